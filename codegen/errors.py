@@ -1,0 +1,56 @@
+"""Errors of lowering and building. Each class is one mistake, with a stable code and its message template."""
+
+from __future__ import annotations
+
+
+class CodegenError(Exception):
+    """Base of all errors that `python -m codegen` reports without a traceback."""
+
+    code = "codegen"
+    template = "{detail}"
+
+    def __init__(self, **fields: object) -> None:
+        self.fields = fields
+        super().__init__(f"[{self.code}] " + self.template.format(**fields))
+
+
+class UnsupportedOnTarget(CodegenError):
+    """A valid spec asks for a size that the target's instructions cannot express."""
+
+    code = "lowering-target"
+    template = "{field} = {value} is not supported on target {target}: {allowed}"
+
+
+class UnknownTarget(CodegenError):
+    """The `--target` option names no target."""
+
+    code = "lowering-unknown-target"
+    template = "target {value!r} is unknown; allowed: {allowed}"
+
+
+class TooLarge(CodegenError):
+    """An offset of the planned buffers does not fit the kernels' index arithmetic."""
+
+    code = "lowering-too-large"
+    template = "buffer {buffer} has {elements} elements, at most {limit} can be indexed; lower {fields_to_lower}"
+
+
+class PlanInvalid(CodegenError):
+    """A plan breaks one of its own rules: an error of Stepforge, never of the spec."""
+
+    code = "plan-invalid"
+    template = "{node}: {detail}"
+
+
+class BuildFailed(CodegenError):
+    """A kernel did not compile for a target."""
+
+    code = "build-failed"
+    template = "kernel {kernel} did not compile for {target}: {detail}"
+
+
+class OutputRefused(CodegenError):
+    """The output directory holds something that is not a package of ours."""
+
+    code = "build-output"
+    template = "refusing to write into {path}: {detail}"

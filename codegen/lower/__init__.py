@@ -1,0 +1,28 @@
+"""Lowering: a spec and a target become a Plan, in passes that are each verified."""
+
+from __future__ import annotations
+
+from codegen.lower.builder import Builder
+from codegen.lower.drafter import lower_drafter
+from codegen.lower.limits import resolve_limits
+from codegen.lower.numerics import stamp_numerics
+from codegen.lower.target_model import declare_protocol, lower_begin, lower_prefill, lower_save, lower_verify
+from codegen.lower.targets import TARGETS, resolve_target
+from codegen.lower.verify import verify_plan
+from codegen.plan import Plan
+from dsl import ModelSpec
+import hashlib, json
+def spec_sha256(s): return hashlib.sha256(json.dumps(s.model_dump(), sort_keys=True).encode()).hexdigest()
+
+PASSES = (declare_protocol, lower_verify, lower_prefill, lower_begin, lower_save, lower_drafter, stamp_numerics)
+
+__all__ = ["PASSES", "TARGETS", "lower"]
+
+
+def lower(spec: ModelSpec, target: str) -> Plan:
+    """The Plan of `spec` on `target` ("cpu", "cuda:90", ...). Raises CodegenError for what the target cannot do."""
+    builder = Builder(spec, resolve_target(target), resolve_limits(spec), spec_sha256(spec))
+    for lowering_pass in PASSES:
+        lowering_pass(builder)
+        verify_plan(builder.plan())
+    return builder.plan()

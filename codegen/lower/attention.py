@@ -1,0 +1,72 @@
+"""Lowering of grouped-query attention with RoPE over paged KV."""
+
+from __future__ import annotations
+
+from codegen.lower.builder import Builder, launch
+from codegen.lower.common import matmul, rms_norm
+from codegen.lower.targets import next_power_of_two
+from codegen.plan import Launch, Role
+from dsl.spec import AttentionSpec
+
+
+def _tables(b: Builder, mixer: AttentionSpec) -> tuple[str, str]:
+    theta, half = mixer.rope.theta, mixer.head_dim // 2
+    positions = b.limits.pages_per_slot * b.limits.page_size
+    suffix = f"{half}_{theta:g}".replace(".", "p").replace("+", "")
+    cos = b.buffer(f"rope_cos_{suffix}", (positions, half), "fp32", Role.TABLE, fill="rope_cos", theta=theta)
+    sin = b.buffer(f"rope_sin_{suffix}", (positions, half), "fp32", Role.TABLE, fill="rope_sin", theta=theta)
+    return cos, sin
+
+
+def lower(b: Builder, prefix: str, mixer: AttentionSpec, stream: str, layer: str, prefill: bool) -> list[Launch]:
+    """The mixer's launches onto the residual stream. Row-wise, so verify and prefill are the same launches."""
+    del prefill
+    name, d, limits = prefix.replace(".", "_"), b.spec.d_model, b.limits
+    heads, kv_heads, dim = mixer.num_heads, mixer.num_kv_heads, mixer.head_dim
+    block = max(b.target.min_dot, next_power_of_two(dim))
+    b.target.check_dot("engine.page_size", limits.page_size)
+    width = (heads + 2 * kv_heads) * dim
+    norm = b.vector(f"{name}_norm", f"{prefix}.norm.weight", d)
+    parts = (("q_proj", heads * dim), ("k_proj", kv_heads * dim), ("v_proj", kv_heads * dim))
+    qkv_proj = b.panel(f"{name}_qkv_proj", tuple((f"{prefix}.mixer.{part}.weight", n) for part, n in parts), d)
+    o_proj = b.panel(f"{name}_o_proj", ((f"{prefix}.mixer.o_proj.weight", d),), heads * dim)
+    tile = (limits.num_pages, kv_heads, block * limits.page_size)
+    k_cache = b.buffer(f"{name}_k_cache", tile, "bf16", Role.KV)
+    v_cache = b.buffer(f"{name}_v_cache", tile, "bf16", Role.KV)
+    b.kv_buffers.extend(cache for cache in (k_cache, v_cache) if cache not in b.kv_buffers)
+    qkv = b.scratch(f"qkv_{width}", width, "fp32")
+    q = b.scratch(f"q_{heads}x{block}", heads * block, "bf16")
+    context = b.scratch(f"context_{heads * dim}", heads * dim, "bf16")
+    cos, sin = _tables(b, mixer)
+    sizes = {
+        "HEADS": heads,
+        "KV_HEADS": kv_heads,
+        "QUERIES_PER_KV": heads // kv_heads,
+        "D": dim,
+        "BLOCK_D": block,
+        "PAGE": limits.page_size,
+        "PAGES_PER_SLOT": limits.pages_per_slot,
+    }
+    rope = b.kernel("rope_append", f"rope_append_{heads}x{kv_heads}x{dim}", HALF=dim // 2, **sizes)
+    attend = b.kernel(
+        "attention",
+        f"attention_{heads}x{kv_heads}x{dim}",
+        SCALE=dim**-0.5,
+        BLOCK_G=b.target.query_block(heads // kv_heads),
+        **sizes,
+    )
+    return [
+        rms_norm(b, stream, norm, "h", layer=layer),
+        matmul(b, "h", qkv_proj, qkv, width, d, layer=layer),
+        launch(
+            rope, ("rows", kv_heads), layer, f"{q} [rows, {heads}, {block}] bf16",
+            row_slot="row_slot", row_pos="row_pos", qkv=qkv, rope_cos=cos, rope_sin=sin, page_table="page_table", q=q,
+            k_cache=k_cache, v_cache=v_cache,
+        ),
+        launch(
+            attend, ("rows", kv_heads), layer, f"{context} [rows, {heads * dim}] bf16",
+            row_slot="row_slot", row_pos="row_pos", q=q, page_table="page_table", k_cache=k_cache, v_cache=v_cache,
+            context=context,
+        ),
+        matmul(b, context, o_proj, stream, d, heads * dim, residual=True, layer=layer),
+    ]  # fmt: skip

@@ -1,0 +1,96 @@
+"""Collects buffers, kernels and sections while the passes run, and freezes them into a Plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from codegen import __version__
+from codegen.errors import PlanInvalid
+from codegen.lower.targets import Target, next_power_of_two
+from codegen.plan import Buffer, CheckpointPart, Kernel, Launch, Limits, Plan, Role, Section, Source
+from dsl import ModelSpec
+
+
+@dataclass
+class Builder:
+    """The plan under construction. Declaring the same thing twice is fine, declaring it differently is an error."""
+
+    spec: ModelSpec
+    target: Target
+    limits: Limits
+    spec_sha256: str
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    kernels: dict[str, Kernel] = field(default_factory=dict)
+    sections: list[Section] = field(default_factory=list)
+    checkpoint_parts: list[CheckpointPart] = field(default_factory=list)
+    kv_buffers: list[str] = field(default_factory=list)
+    numerics: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def max_rows(self) -> int:
+        """Rows of the largest launch: a full verify step or a prefill chunk."""
+        return max(self.limits.max_slots * self.limits.max_rows, self.limits.prefill_chunk)
+
+    def buffer(self, name: str, shape: tuple[int, ...], dtype: str, role: Role, **options: Any) -> str:
+        """Declare a buffer and return its name."""
+        new = Buffer(name, shape, dtype, role, **options)
+        if self.buffers.setdefault(name, new) != new:
+            raise PlanInvalid(node=name, detail="declared twice with different contents")
+        return name
+
+    def vector(self, name: str, tensor: str, size: int) -> str:
+        """An fp32 weight vector."""
+        return self.buffer(name, (size,), "fp32", Role.WEIGHT, sources=(Source(tensor, (size,), "fp32"),))
+
+    def panel(self, name: str, tensors: tuple[tuple[str, int], ...], k: int) -> str:
+        """Matmul weights `[sum N, K]`, the named tensors stacked by rows, in panel layout."""
+        tile = self.target.matmul(k)
+        panels = -(-sum(n for _, n in tensors) // tile.block_n)
+        shape = (panels, tile.k_padded // 2, tile.block_n, 2)
+        sources = tuple(Source(tensor, (n, k), "bf16") for tensor, n in tensors)
+        return self.buffer(name, shape, "bf16", Role.WEIGHT, layout="panel", sources=sources)
+
+    def scratch(self, name: str, width: int, dtype: str) -> str:
+        """A row-indexed scratch buffer."""
+        return self.buffer(name, (self.max_rows, width), dtype, Role.SCRATCH)
+
+    def kernel(self, template: str, name: str, row_tiles: tuple[int, ...] = (), **constants: Any) -> str:
+        """An instance of a template, named after it and what it is specialised for."""
+        new = Kernel(name, f"kernels/{template}.py.j2", tuple(constants.items()), row_tiles, self.target.num_warps)
+        if self.kernels.setdefault(name, new) != new:
+            raise PlanInvalid(node=name, detail="two kernel instances share a name")
+        return name
+
+    def section(self, name: str, doc: str, params: tuple[str, ...], launches: list[Launch]) -> None:
+        """Append a section."""
+        self.sections.append(Section(name, doc, params, tuple(launches)))
+
+    def plan(self) -> Plan:
+        """Freeze what is there."""
+        tokenizer = self.spec.tokenizer
+        return Plan(
+            name=self.spec.name,
+            target=self.target.name,
+            spec_sha256=self.spec_sha256,
+            generator=__version__,
+            limits=self.limits,
+            tokenizer=(("kind", tokenizer.kind), ("specials", tuple(tokenizer.specials))),
+            has_drafter=self.spec.mtp is not None,
+            numerics=tuple(sorted(self.numerics.items())),
+            buffers=tuple(self.buffers.values()),
+            kernels=tuple(self.kernels.values()),
+            sections=tuple(self.sections),
+            checkpoint_parts=tuple(self.checkpoint_parts),
+            kv_buffers=tuple(self.kv_buffers),
+        )
+
+
+def launch(kernel: str, grid: tuple[int | str, ...], layer: str = "", note: str = "", **args: str) -> Launch:
+    """A launch with its arguments as keywords: parameter = buffer or scalar name."""
+    return Launch(kernel, grid, tuple(args.items()), note, layer)
+
+
+def block_d(size: int) -> int:
+    """Lanes that cover a row of `size` elements."""
+    return next_power_of_two(size)

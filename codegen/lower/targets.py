@@ -1,0 +1,59 @@
+"""What a target decides: tiles, row tiles and warps. Numbers live here, not in templates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from codegen.errors import UnknownTarget, UnsupportedOnTarget
+
+TARGETS = ("cpu", "cuda:80", "cuda:90", "cuda:100")
+
+
+def next_power_of_two(value: int) -> int:
+    """The smallest power of two that is at least `value` (value >= 1)."""
+    return 1 << (value - 1).bit_length()
+
+
+@dataclass(frozen=True)
+class MatmulTile:
+    """Tile of a matmul: `block_n` columns per panel, `block_k` per dot, K padded to `k_padded`."""
+
+    block_n: int
+    block_k: int
+    k_padded: int
+
+
+@dataclass(frozen=True)
+class Target:
+    """Tile choices of one target."""
+
+    name: str
+    panel: int
+    block_ks: tuple[int, ...]
+    row_tiles: tuple[int, ...]
+    min_dot: int
+    conv_block: int
+    num_warps: int
+
+    def matmul(self, k: int) -> MatmulTile:
+        """The k-block that pads K least, the largest of those."""
+        block_k = min(self.block_ks, key=lambda block: (-(-k // block) * block, -block))
+        return MatmulTile(self.panel, block_k, -(-k // block_k) * block_k)
+
+    def query_block(self, queries_per_kv: int) -> int:
+        """Rows of the attention dot: the query heads that share a kv head, padded."""
+        return max(self.min_dot, next_power_of_two(queries_per_kv))
+
+    def check_dot(self, field: str, value: int) -> None:
+        """Refuse a dimension below the smallest one `tl.dot` takes on this target."""
+        if value < self.min_dot:
+            raise UnsupportedOnTarget(field=field, value=value, target=self.name, allowed=f"at least {self.min_dot}")
+
+
+def resolve_target(name: str) -> Target:
+    """`cpu` or `cuda:<sm>`. Raises UnknownTarget."""
+    if name == "cpu":
+        return Target(name, panel=32, block_ks=(512, 256, 128, 64, 32), row_tiles=(1, 2, 4, 8), min_dot=1, conv_block=64, num_warps=1)
+    if name in TARGETS:
+        return Target(name, panel=32, block_ks=(64, 32), row_tiles=(16,), min_dot=16, conv_block=128, num_warps=4)
+    raise UnknownTarget(value=name, allowed=", ".join(TARGETS))

@@ -1,0 +1,85 @@
+"""Write a package: only what changed, each file atomically, the manifest last."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from codegen import __version__
+from codegen.errors import OutputRefused
+from codegen.plan import Plan
+from codegen.render import render_package, target_folder
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Written:
+    """What `write_package` did."""
+
+    files: int
+    changed: int
+    removed: int
+
+
+def write_package(plans: list[Plan], directory: Path, spec_path: str) -> Written:
+    """Render `plans` (one per target) into `directory`. Identical input gives identical bytes. Raises OutputRefused."""
+    command = f"python -m codegen build {spec_path} " + " ".join(f"--target {plan.target}" for plan in plans)
+    files = render_package(plans, command)
+    previous = _previous(directory)
+    changed = sum(_write_if_changed(directory / path, text) for path, text in files.items())
+    stale = sorted(set(previous) - set(files))
+    for path in stale:
+        (directory / path).unlink(missing_ok=True)
+    _write_if_changed(directory / MANIFEST, _manifest(plans, files))
+    return Written(len(files), changed, len(stale))
+
+
+def _manifest(plans: list[Plan], files: dict[str, str]) -> str:
+    content: dict[str, Any] = {
+        "format": FORMAT,
+        "generator": __version__,
+        "name": plans[0].name,
+        "spec_sha256": plans[0].spec_sha256,
+        "targets": {
+            plan.target: {"folder": target_folder(plan.target), "plan_sha256": plan.sha256, "numerics_sha256": plan.numerics_sha256}
+            for plan in plans
+        },
+        "files": {path: hashlib.sha256(text.encode()).hexdigest() for path, text in sorted(files.items())},
+    }
+    return json.dumps(content, indent=1, sort_keys=True) + "\n"
+
+
+def _previous(directory: Path) -> list[str]:
+    """Files of the package that is there, by its own manifest. Refuses a folder that holds something else."""
+    manifest = directory / MANIFEST
+    if manifest.is_file():
+        try:
+            files = json.loads(manifest.read_text())["files"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise OutputRefused(path=directory, detail=f"its {MANIFEST} is damaged ({error}); remove the folder") from error
+        return [path for path in files if _inside(path)]
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise OutputRefused(path=directory, detail=f"it exists, is not empty and has no {MANIFEST}")
+    return []
+
+
+def _inside(path: str) -> bool:
+    """Whether a manifest entry is a relative path without parent steps."""
+    parts = Path(path)
+    return not parts.is_absolute() and ".." not in parts.parts
+
+
+def _write_if_changed(path: Path, text: str) -> bool:
+    if path.is_file() and path.read_text() == text:
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial.write_text(text)
+    partial.replace(path)
+    return True

@@ -1,0 +1,194 @@
+"""The Plan: everything that was decided about a model's step, frozen, ordered and hashable.
+
+A plan names buffers, kernel instances and the launches of each section. Templates print it, the runtime allocates from
+it, `--dump plan` shows it. It exists at build time only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+DTYPE_BYTES: Mapping[str, int] = {"bf16": 2, "fp32": 4, "int32": 4, "int64": 8}
+GRID_SYMBOLS = ("rows", "bucket", "row_blocks")
+SECTION_SCALARS = ("rows", "bucket", "rows_per_slot", "draft_index")
+PAD_SLOT_ID = -1
+
+
+class Role(StrEnum):
+    """What a buffer is for; the memory table groups by it."""
+
+    WEIGHT = "weight"
+    TABLE = "table"
+    STATE = "state"
+    RING = "ring"
+    KV = "kv"
+    CHECKPOINT = "checkpoint"
+    PROTOCOL = "protocol"
+    SCRATCH = "scratch"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A tensor of the weights file, rows `[0, shape[0])` of the buffer part it fills."""
+
+    tensor: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A static device buffer. `fill` is "zero", "pad" (PAD_SLOT_ID) or "rope_cos"/"rope_sin"; weights have `sources`.
+
+    `layout` says how weights are laid out at load: "plain" (row-major, as stored) or "panel": `[N/BN][K/2][BN][2]` with N
+    padded to `BN` and K to the kernel's `BLOCK_K`, see docs/numerics.md.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    role: Role
+    fill: str = "zero"
+    layout: str = "plain"
+    sources: tuple[Source, ...] = ()
+    theta: float = 0.0
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    @property
+    def bytes(self) -> int:
+        """Allocated bytes."""
+        return self.elements * DTYPE_BYTES[self.dtype]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A template with its constants resolved: one generated Triton function."""
+
+    name: str
+    template: str
+    constants: tuple[tuple[str, int | float | bool | str], ...]
+    row_tiles: tuple[int, ...] = ()
+    num_warps: int = 4
+
+    def constant(self, name: str) -> Any:
+        """The value of one constant."""
+        return dict(self.constants)[name]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch. A grid dimension is an int or one of GRID_SYMBOLS; `args` maps parameter to buffer or scalar."""
+
+    kernel: str
+    grid: tuple[int | str, ...]
+    args: tuple[tuple[str, str], ...]
+    note: str = ""
+    layer: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A function of the generated step module: its scalar and buffer parameters and its launches or calls, in order."""
+
+    name: str
+    doc: str
+    params: tuple[str, ...]
+    launches: tuple[Launch, ...]
+
+
+@dataclass(frozen=True)
+class CheckpointPart:
+    """How one live buffer appears in a checkpoint.
+
+    kind "slot": `checkpoint[c] <- live[slot]`; "window": the `width` ring rows before the position; "hidden": the ring row of
+    position - 1.
+    """
+
+    kind: str
+    live: str
+    checkpoint: str
+    width: int = 1
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Sizes fixed at build time that the runtime needs (tokens, slots, rows, pages)."""
+
+    max_slots: int
+    max_context: int
+    max_drafts: int
+    max_rows: int
+    ring: int
+    prefill_chunk: int
+    prefill_rows: tuple[int, ...]
+    buckets: tuple[int, ...]
+    page_size: int
+    pages_per_slot: int
+    num_pages: int
+    checkpoint_slots: int
+    checkpoint_interval: int | None
+    max_stop_tokens: int
+    vocab_size: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All decisions for one spec and one target."""
+
+    name: str
+    target: str
+    spec_sha256: str
+    generator: str
+    limits: Limits
+    tokenizer: tuple[tuple[str, Any], ...]
+    has_drafter: bool
+    numerics: tuple[tuple[str, Any], ...] = ()
+    buffers: tuple[Buffer, ...] = ()
+    kernels: tuple[Kernel, ...] = ()
+    sections: tuple[Section, ...] = ()
+    checkpoint_parts: tuple[CheckpointPart, ...] = ()
+    kv_buffers: tuple[str, ...] = field(default=())
+
+    def buffer(self, name: str) -> Buffer:
+        """The buffer called `name`."""
+        return next(b for b in self.buffers if b.name == name)
+
+    def kernel(self, name: str) -> Kernel:
+        """The kernel instance called `name`."""
+        return next(k for k in self.kernels if k.name == name)
+
+    def section(self, name: str) -> Section:
+        """The section called `name`."""
+        return next(s for s in self.sections if s.name == name)
+
+    def launches(self) -> Iterator[tuple[Section, Launch]]:
+        """Every launch with its section, in order."""
+        for section in self.sections:
+            for launch in section.launches:
+                yield section, launch
+
+    def to_json(self) -> str:
+        """Canonical JSON: sorted keys, one trailing newline."""
+        return json.dumps(asdict(self), sort_keys=True, indent=1) + "\n"
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the canonical JSON."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    @property
+    def numerics_sha256(self) -> str:
+        """Hash of the fields that decide bits: rounding points, orders, split lengths, tiles."""
+        return hashlib.sha256(json.dumps(self.numerics, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,183 @@
+"""Plan -> text. One Jinja environment; a template gets one context object and prints it."""
+
+from __future__ import annotations
+
+import hashlib
+import keyword
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from codegen.errors import PlanInvalid
+from codegen.plan import Kernel, Launch, Plan, Section
+
+TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What a generated file says about where it comes from: no time, host or absolute path."""
+
+    generator: str
+    command: str
+    spec_name: str
+    spec_sha256: str
+    template: str
+    template_sha256: str
+    target: str
+    plan_sha256: str
+
+
+@dataclass(frozen=True)
+class LaunchView:
+    """A launch as text: everything is decided."""
+
+    comment: str
+    kernel: str
+    grid: str
+    args: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class SectionView:
+    """A section as text."""
+
+    name: str
+    doc: str
+    params: list[str]
+    locals: tuple[tuple[str, str], ...]
+    launches: tuple[LaunchView, ...]
+
+
+def literal(value: object) -> str:
+    """A Python literal that reads back as `value`."""
+    if isinstance(value, float) and value in (float("inf"), float("-inf")):
+        return f'float("{value}")'
+    if isinstance(value, (bool, int, float, str)) or (isinstance(value, tuple) and all(type(v) is int for v in value)):
+        return repr(value)
+    raise PlanInvalid(node=repr(value), detail="not a literal")
+
+
+def ident(value: object) -> str:
+    """A Python identifier, refused if it is not one."""
+    if isinstance(value, str) and value.isidentifier() and not keyword.iskeyword(value):
+        return value
+    raise PlanInvalid(node=repr(value), detail="not an identifier")
+
+
+@cache
+def environment() -> jinja2.Environment:
+    """The only Jinja environment of the project."""
+    env = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    env.filters["literal"] = literal
+    env.filters["ident"] = ident
+    return env
+
+
+def template_sha256(name: str) -> str:
+    """Hash of a template's text."""
+    return hashlib.sha256((TEMPLATES / name).read_bytes()).hexdigest()
+
+
+def _provenance(plan: Plan, command: str, template: str) -> Provenance:
+    digest = template_sha256(template)
+    return Provenance(plan.generator, command, plan.name, plan.spec_sha256, template, digest, plan.target, plan.sha256)
+
+
+def render_kernel(plan: Plan, kernel: Kernel, command: str) -> str:
+    """The module of one kernel instance. Constants in lower case steer the template, upper case ones are printed."""
+    provenance = _provenance(plan, command, kernel.template)
+    macros: Any = environment().get_template("kernels/_header.j2").module
+    printed = [(name, value) for name, value in kernel.constants if name.isupper()]
+    switches = {name: value for name, value in kernel.constants if not name.isupper()}
+    header = macros.head(kernel, provenance)
+    constants = macros.constants(printed)
+    body = environment().get_template(kernel.template).render(kernel=kernel, constants=constants.rstrip("\n"), **switches)
+    return str(header) + body
+
+
+def render_step(plan: Plan, command: str) -> str:
+    """The module of the step function."""
+    template = "package/step.py.j2"
+    tiles = sorted({tile for kernel in plan.kernels for tile in kernel.row_tiles})
+    return environment().get_template(template).render(
+        plan=plan,
+        provenance=_provenance(plan, command, template),
+        sections=[_section_view(plan, section) for section in plan.sections],
+        num_warps=max(kernel.num_warps for kernel in plan.kernels),
+        row_tiles=tuple(tiles),
+    )
+
+
+def _section_view(plan: Plan, section: Section) -> SectionView:
+    used = _symbols(plan, section)
+    derived = {
+        "rows": "bucket * rows_per_slot" if "rows_per_slot" in section.params else "bucket",
+        "tile": "row_tile(rows)",
+        "row_blocks": "1" if plan.target == "cpu" else "-(-rows // tile)",
+    }
+    local = tuple((name, text) for name, text in derived.items() if name in used and name not in section.params)
+    return SectionView(section.name, section.doc, list(section.params), local, tuple(_launch_view(plan, x) for x in section.launches))
+
+
+def _symbols(plan: Plan, section: Section) -> set[str]:
+    """Names that the section's launches mention; a tiled kernel needs `tile`, and that needs `rows`."""
+    used: set[str] = set()
+    for launch in section.launches:
+        used |= {size for size in launch.grid if isinstance(size, str)}
+        used |= {value for _, value in launch.args}
+        if plan.kernel(launch.kernel).row_tiles:
+            used |= {"tile", "rows"}
+    return used
+
+
+def _launch_view(plan: Plan, launch: Launch) -> LaunchView:
+    buffers = {buffer.name for buffer in plan.buffers}
+    args = [(name, f"b.{ident(value)}" if value in buffers else ident(value)) for name, value in launch.args]
+    if plan.kernel(launch.kernel).row_tiles:
+        args.append(("BLOCK_M", "tile"))
+    grid = ", ".join(str(size) for size in launch.grid) + ("," if len(launch.grid) == 1 else "")
+    return LaunchView(f"{launch.layer}: {launch.note}", launch.kernel, grid, tuple(args))
+
+
+def render_target(plan: Plan, command: str) -> dict[str, str]:
+    """Files of one target's subpackage, by path relative to it."""
+    empty = environment().get_template("package/empty.py.j2")
+    files = {
+        "__init__.py": empty.render(generator=plan.generator, command=command, doc=f"{plan.name} on {plan.target}."),
+        "kernels/__init__.py": empty.render(generator=plan.generator, command=command, doc="One kernel instance per file."),
+        "step.py": render_step(plan, command),
+        "plan.json": plan.to_json(),
+    }
+    for kernel in plan.kernels:
+        files[f"kernels/{kernel.name}.py"] = render_kernel(plan, kernel, command)
+    return files
+
+
+def render_package(plans: list[Plan], command: str) -> dict[str, str]:
+    """All files of a package, by path relative to its folder."""
+    first = plans[0]
+    files = {
+        "__init__.py": environment().get_template("package/init.py.j2").render(
+            generator=first.generator, command=command, name=first.name, targets=[plan.target for plan in plans]
+        )
+    }
+    for plan in plans:
+        folder = target_folder(plan.target)
+        files |= {f"{folder}/{path}": text for path, text in render_target(plan, command).items()}
+    return files
+
+
+def target_folder(target: str) -> str:
+    """Subpackage name of a target: `cpu`, `cuda_90`."""
+    return ident(target.replace(":", "_"))

@@ -1,0 +1,1 @@
+"""Run a rendered package: weights, buffers, graphs, engine, checkpoints."""

@@ -1,0 +1,74 @@
+"""Device functions shared by the generated kernels: one formula, one order, the same bits wherever it is used.
+
+Contraction is off in every kernel (docs/numerics.md): `tl.fma` stands where one rounding is meant.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def panel_operand(flat, K: tl.constexpr, N: tl.constexpr):
+    """Read `flat [K * N]`, stored as k-pairs `[K/2][N][2]`, as the right operand `[K, N]` of a dot."""
+    pairs = tl.reshape(flat, (K // 2, N, 2))
+    return tl.reshape(tl.permute(pairs, (0, 2, 1)), (K, N))
+
+
+@triton.jit
+def rms_scale(x, SIZE: tl.constexpr, EPS: tl.constexpr):
+    """`1 / sqrt(mean(x^2) + EPS)` over `x [BLOCK]` fp32 whose lanes past SIZE are zero. Source: arXiv 1910.07467, eq. 4."""
+    return 1.0 / tl.sqrt(tl.sum(x * x, axis=0) / SIZE + EPS)
+
+
+@triton.jit
+def silu(x):
+    """`x * sigmoid(x)`, fp32."""
+    return x / (1.0 + tl.exp(-x))
+
+
+@triton.jit
+def softplus(x):
+    """`log(1 + exp(x))`, linear above 20, accurate for very negative x (log1p by the correction of Kahan)."""
+    e = tl.exp(tl.minimum(x, 20.0))
+    u = 1.0 + e
+    log1p = tl.where(u == 1.0, e, tl.log(u) * (e / (u - 1.0)))
+    return tl.where(x > 20.0, x, log1p)
+
+
+@triton.jit
+def mamba2_dt(raw, bias, LOW: tl.constexpr, HIGH: tl.constexpr):
+    """Time step of a head: `clamp(softplus(raw + bias), LOW, HIGH)`. Source: arXiv 2405.21060, section 7."""
+    return tl.minimum(tl.maximum(softplus(raw + bias), LOW), HIGH)
+
+
+@triton.jit
+def mamba2_fold(state, x, b, dt, decay):
+    """Fold one record: `S_t = decay S_{t-1} + b (dt x)^T`. state [N, P], x [P], b [N]. Source: arXiv 2405.21060, eq. 1."""
+    update = b[:, None] * (dt * x)[None, :]
+    return tl.fma(state, tl.broadcast_to(decay, state.shape), update)
+
+
+@triton.jit
+def gumbel(seed, position, token):
+    """Standard Gumbel noise of (seed, position, token id): Philox 4x32-10, `u` strictly inside (0, 1)."""
+    zero = token * 0
+    bits, _, _, _ = tl.philox(seed, token, zero + position, zero, zero)
+    u = ((bits >> 9).to(tl.float32) + 0.5) * 1.1920928955078125e-07
+    return -tl.log(-tl.log(u))
+
+
+@triton.jit
+def choose_token(logits, temperature, seed, position, VOCAB: tl.constexpr, BLOCK_V: tl.constexpr):
+    """`argmax(logits / temperature + gumbel)`, `argmax(logits)` at temperature 0; ties to the lowest id. -> int32 in [0, VOCAB)."""
+    best = -float("inf")
+    token = VOCAB
+    for i_v in range(0, VOCAB, BLOCK_V):
+        o_v = i_v + tl.arange(0, BLOCK_V)
+        z = tl.load(logits + o_v, mask=o_v < VOCAB, other=-float("inf"))
+        if temperature > 0.0:
+            z = z / temperature + gumbel(seed, position, o_v)
+        top = tl.max(z, axis=0)
+        first = tl.min(tl.where(z == top, o_v, VOCAB), axis=0)
+        token = tl.where(top > best, first, token)
+        best = tl.maximum(best, top)
+    return tl.minimum(token, VOCAB - 1)
