@@ -13,8 +13,10 @@ from codegen import __version__
 from codegen.errors import OutputRefused
 from codegen.plan import Plan
 from codegen.render import render_package, target_folder
+from dsl import ModelSpec
 
 MANIFEST = "manifest.json"
+SPEC = "spec.json"
 FORMAT = 1
 
 
@@ -27,10 +29,10 @@ class Written:
     removed: int
 
 
-def write_package(plans: list[Plan], directory: Path, spec_path: str) -> Written:
+def write_package(plans: list[Plan], directory: Path, spec: ModelSpec, spec_path: str) -> Written:
     """Render `plans` (one per target) into `directory`. Identical input gives identical bytes. Raises OutputRefused."""
     command = f"python -m codegen build {spec_path} " + " ".join(f"--target {plan.target}" for plan in plans)
-    files = render_package(plans, command)
+    files = render_package(plans, command) | {SPEC: _spec_json(spec)}
     previous = _previous(directory)
     changed = sum(_write_if_changed(directory / path, text) for path, text in files.items())
     stale = sorted(set(previous) - set(files))
@@ -38,6 +40,11 @@ def write_package(plans: list[Plan], directory: Path, spec_path: str) -> Written
         (directory / path).unlink(missing_ok=True)
     _write_if_changed(directory / MANIFEST, _manifest(plans, files))
     return Written(len(files), changed, len(stale))
+
+
+def _spec_json(spec: ModelSpec) -> str:
+    """The spec as JSON (infinity as `Infinity`), so that `verify` can run the reference beside the package."""
+    return json.dumps(spec.model_dump(mode="python"), indent=1, sort_keys=True) + "\n"
 
 
 def _manifest(plans: list[Plan], files: dict[str, str]) -> str:

@@ -10,9 +10,7 @@ from codegen.lower.target_model import declare_protocol, lower_begin, lower_pref
 from codegen.lower.targets import TARGETS, resolve_target
 from codegen.lower.verify import verify_plan
 from codegen.plan import Plan
-from dsl import ModelSpec
-import hashlib, json
-def spec_sha256(s): return hashlib.sha256(json.dumps(s.model_dump(), sort_keys=True).encode()).hexdigest()
+from dsl import ModelSpec, spec_sha256
 
 PASSES = (declare_protocol, lower_verify, lower_prefill, lower_begin, lower_save, lower_drafter, stamp_numerics)
 

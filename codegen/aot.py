@@ -1,0 +1,133 @@
+"""Ahead-of-time compilation: fill the package's Triton cache for each target and report what every kernel takes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import platform
+import subprocess
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from codegen.aot_worker import Job, Resources, compile_job, source_folder
+from codegen.errors import BuildFailed
+from codegen.plan import Plan
+from codegen.render import target_folder
+
+INDEX = "index.json"
+Progress = Callable[[str, int, int], None]
+
+
+def compile_package(plan: Plan, directory: Path, jobs: int | None = None, progress: Progress | None = None) -> list[Resources]:
+    """Compile every kernel instance of `plan` that is not current in `<directory>/cache/<target>`.
+
+    progress(kernel, done, total) is called after each. Raises BuildFailed with the first kernel that does not compile.
+    """
+    cache_dir = directory / "cache" / target_folder(plan.target)
+    known = _read_index(cache_dir)
+    work = {_key(job): job for job in compile_jobs(plan, directory)}
+    missing = {key: job for key, job in work.items() if key not in known}
+    done = {key: known[key] for key in work if key in known}
+    for number, (key, resources) in enumerate(_compile(missing, jobs), start=1):
+        done[key] = resources
+        if progress is not None:
+            progress(resources.kernel, number, len(missing))
+    if missing or set(known) - set(done):
+        _write_index(cache_dir, done)
+    return [done[key] for key in work]
+
+
+def compile_jobs(plan: Plan, directory: Path) -> Iterator[Job]:
+    """One job per kernel instance and row tile."""
+    folder = target_folder(plan.target)
+    for kernel in plan.kernels:
+        path = directory / folder / "kernels" / f"{kernel.name}.py"
+        cache_dir = str(directory / "cache" / folder)
+        for tile in kernel.row_tiles or (None,):
+            yield Job(kernel.name, str(path), plan.target, cache_dir, kernel_params(plan, kernel.name), tile, kernel.num_warps)
+
+
+def kernel_params(plan: Plan, kernel: str) -> tuple[tuple[str, str], ...]:
+    """(parameter, dtype or "scalar") of a kernel, from its first launch. `stream` is the fp32 residual stream."""
+    dtypes = {buffer.name: buffer.dtype for buffer in plan.buffers} | {"stream": "fp32"}
+    launch = next(launch for _, launch in plan.launches() if launch.kernel == kernel)
+    return tuple((name, dtypes.get(value, "scalar")) for name, value in launch.args)
+
+
+def _compile(work: dict[str, Job], jobs: int | None) -> Iterator[tuple[str, Resources]]:
+    if not work:
+        return
+    workers = min(jobs or len(os.sched_getaffinity(0)), len(work))
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        futures = {pool.submit(compile_job, job): key for key, job in work.items()}
+        for future in as_completed(futures):
+            key = futures[future]
+            try:
+                yield key, future.result()
+            except Exception as error:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise BuildFailed(kernel=work[key].kernel, target=work[key].target, detail=str(error)[:2000]) from error
+
+
+def _key(job: Job) -> str:
+    """What a compiled instance depends on: its source and parameters, the device functions, compilers and machine."""
+    parts = (Path(job.path).read_text(), repr(job.params), repr(job.row_tile), str(job.num_warps), _toolchain(job.target))
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+@cache
+def _toolchain(target: str) -> str:
+    """Identity of everything outside the kernel that decides its binary."""
+    sources = [source_folder() / "device.py"]
+    parts = [target, platform.machine(), platform.python_version(), _version("triton"), _version("torch")]
+    if target == "cpu":
+        sources += sorted(path for path in (source_folder() / "cpu").rglob("*") if path.suffix in (".py", ".c", ".h"))
+        parts += [_compiler(), _cpu_flags()]
+    digest = hashlib.sha256()
+    for path in sources:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return "\0".join([*parts, digest.hexdigest()])
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "absent"
+
+
+def _compiler() -> str:
+    command = [os.environ.get("CC", "gcc"), "--version"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return "no compiler"
+
+
+def _cpu_flags() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
+
+
+def _read_index(cache_dir: Path) -> dict[str, Resources]:
+    try:
+        return {key: Resources(**fields) for key, fields in json.loads((cache_dir / INDEX).read_text()).items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _write_index(cache_dir: Path, done: dict[str, Resources]) -> None:
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    partial = cache_dir / f".{INDEX}.{os.getpid()}.partial"
+    partial.write_text(json.dumps({key: asdict(value) for key, value in sorted(done.items())}, indent=1) + "\n")
+    partial.replace(cache_dir / INDEX)

@@ -1,0 +1,122 @@
+"""Compiles one kernel instance in its own process. Imports torch and triton; `codegen.aot` does not."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+POINTER_ALIGNMENT = 16
+TRITON_TYPES = {"bf16": "bf16", "fp32": "fp32", "int32": "i32", "int64": "i64"}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A kernel instance to compile: its file, its parameters (dtype, or "scalar"), its tile and its options."""
+
+    kernel: str
+    path: str
+    target: str
+    cache_dir: str
+    params: tuple[tuple[str, str], ...]
+    row_tile: int | None
+    num_warps: int
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one compiled instance takes. registers, spill and shared are None where the target has no such notion."""
+
+    kernel: str
+    row_tile: int | None
+    bytes: int
+    registers: int | None = None
+    spill_bytes: int | None = None
+    shared_bytes: int | None = None
+
+
+def compile_job(job: Job) -> Resources:
+    """Compile into the cache folder of the package. Raises whatever the compiler raises."""
+    import triton
+
+    triton.knobs.cache.dir = job.cache_dir
+    function = _load(job)
+    compiled = _compile_cpu(job, function) if job.target == "cpu" else _compile_cuda(job, function)
+    return _resources(job, compiled)
+
+
+def _load(job: Job) -> Any:
+    """The kernel function, from its generated file, under the module path the package gives it."""
+    name = f"stepforge_aot_{job.target.replace(':', '_')}_{job.kernel}"
+    if name not in sys.modules:
+        module_spec = importlib.util.spec_from_file_location(name, job.path)
+        if module_spec is None or module_spec.loader is None:
+            raise ImportError(job.path)
+        module = importlib.util.module_from_spec(module_spec)
+        sys.modules[name] = module
+        module_spec.loader.exec_module(module)
+    return getattr(sys.modules[name], job.kernel)
+
+
+def _compile_cpu(job: Job, function: Any) -> Any:
+    import torch
+    from triton.runtime.jit import MockTensor
+
+    dtypes = {"bf16": torch.bfloat16, "fp32": torch.float32, "int32": torch.int32, "int64": torch.int64}
+    args: dict[str, Any] = {name: 3 if dtype == "scalar" else MockTensor(dtypes[dtype]) for name, dtype in job.params}
+    if job.row_tile is not None:
+        args["BLOCK_M"] = job.row_tile
+    return function.warmup(**args, grid=(1,), num_warps=job.num_warps, enable_fp_fusion=False)
+
+
+def _compile_cuda(job: Job, function: Any) -> Any:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    signature = {name: "i32" if dtype == "scalar" else f"*{TRITON_TYPES[dtype]}" for name, dtype in job.params}
+    attrs = {
+        (index,): [["tt.divisibility", POINTER_ALIGNMENT]]
+        for index, (_, dtype) in enumerate(job.params)
+        if dtype != "scalar"
+    }
+    constants: dict[str, Any] = {}
+    if job.row_tile is not None:
+        signature["BLOCK_M"] = "constexpr"
+        constants["BLOCK_M"] = job.row_tile
+    source = ASTSource(function, signature, constants, attrs)
+    target = GPUTarget("cuda", int(job.target.removeprefix("cuda:")), 32)
+    return triton.compile(source, target=target, options={"num_warps": job.num_warps, "enable_fp_fusion": False})
+
+
+def _resources(job: Job, compiled: Any) -> Resources:
+    if job.target == "cpu":
+        return Resources(job.kernel, job.row_tile, len(compiled.asm["so"]))
+    cubin = compiled.asm["cubin"]
+    usage = _cubin_usage(cubin)
+    return Resources(
+        job.kernel, job.row_tile, len(cubin), usage["REG"], usage["STACK"] + usage["LOCAL"], int(compiled.metadata.shared)
+    )
+
+
+def _cubin_usage(cubin: bytes) -> dict[str, int]:
+    """Registers and stack of the kernel, as cuobjdump reads them from the binary."""
+    from triton import knobs
+
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = dict(re.findall(r"\b(REG|STACK|LOCAL|SHARED):(\d+)", text))
+    return {name: int(found.get(name, 0)) for name in ("REG", "STACK", "LOCAL", "SHARED")}
+
+
+def source_folder() -> Path:
+    """Where the device functions live: part of what decides whether a compiled kernel is current."""
+    return Path(__file__).resolve().parent.parent / "runtime"

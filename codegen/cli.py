@@ -1,0 +1,182 @@
+"""`python -m codegen`: check, build, explain and verify."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from codegen.cost import Shape, step_costs
+from codegen.errors import CodegenError
+from codegen.lower import TARGETS, lower
+from codegen.memory import memory_table, total_bytes
+from codegen.package import write_package
+from codegen.plan import Plan
+from dsl import load_spec
+from dsl.errors import SpecError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="Compile a YAML model spec into a package with a specialised, graph-captured decode step.\n\n"
+    "Typical use: `python -m codegen build specs/tiny-hybrid.yaml`, then `python -m runtime generate build/tiny_hybrid ...`.",
+    pretty_exceptions_enable=False,
+)
+out = Console()
+err = Console(stderr=True)
+
+SpecPath = Annotated[Path, typer.Argument(help="YAML model spec, e.g. specs/tiny-hybrid.yaml", show_default=False)]
+Target = Annotated[str, typer.Option("--target", help=f"One of {', '.join(TARGETS)}.")]
+Targets = Annotated[list[str] | None, typer.Option("--target", help=f"Repeatable; one of {', '.join(TARGETS)}. [default: cpu]")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+
+
+@contextmanager
+def user_errors() -> Iterator[None]:
+    """Report what the user can mend in plain words, with exit code 2 and no traceback."""
+    try:
+        yield
+    except (SpecError, CodegenError, OSError) as error:
+        err.print(str(error), style="red", markup=False, highlight=False)
+        raise typer.Exit(2) from None
+
+
+@app.command()
+def check(spec_path: SpecPath, target: Targets = None, as_json: AsJson = False) -> None:
+    """Read a spec and lower it, writing nothing. Exit code 2 names every mistake with file and line."""
+    with user_errors():
+        spec = load_spec(spec_path)
+        plans = [lower(spec, name) for name in target or ["cpu"]]
+    if as_json:
+        print(json.dumps({"name": spec.name, "spec_sha256": plans[0].spec_sha256, "plans": {p.target: p.sha256 for p in plans}}))
+        return
+    for plan in plans:
+        out.print(f"{spec.name} is valid for {plan.target}: {len(plan.kernels)} kernels, {_mib(total_bytes(plan))}")
+
+
+@app.command()
+def build(
+    spec_path: SpecPath,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Package folder. [default: build/<name>]")] = None,
+    target: Targets = None,
+    jobs: Annotated[int | None, typer.Option(help="Compiler processes. [default: one per core]")] = None,
+    compile_kernels: Annotated[bool, typer.Option("--aot/--no-aot", help="Compile all kernels now.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Lower a spec, render its package and compile every kernel for each target.
+
+    Identical input gives identical files; only what changed is written or compiled again.
+    """
+    start = perf_counter()
+    with user_errors():
+        spec = load_spec(spec_path)
+        directory = output or Path("build") / spec.name.replace("-", "_")
+        plans = [lower(spec, name) for name in dict.fromkeys(target or ["cpu"])]
+        written = write_package(plans, directory, spec, spec_path.as_posix())
+        resources = {plan.target: _compile(plan, directory, jobs, as_json) for plan in plans} if compile_kernels else {}
+    seconds = perf_counter() - start
+    if as_json:
+        kernels = {name: [asdict(entry) for entry in entries] for name, entries in resources.items()}
+        print(json.dumps({"package": str(directory), "seconds": seconds, "written": asdict(written), "kernels": kernels}))
+        return
+    for name, entries in resources.items():
+        out.print(_resource_table(name, entries))
+    out.print(f"{directory}: {written.files} files ({written.changed} changed) in {seconds:.1f} s")
+
+
+def _compile(plan: Plan, directory: Path, jobs: int | None, quiet: bool) -> list[Any]:
+    from codegen.aot import compile_package
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=err, transient=True, disable=quiet or not sys.stderr.isatty()) as bar:
+        task = bar.add_task(f"compiling for {plan.target}", total=None)
+
+        def report(kernel: str, done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total, description=f"{plan.target} {kernel}")
+
+        return compile_package(plan, directory, jobs, report)
+
+
+def _resource_table(target: str, entries: list[Any]) -> Table:
+    table = Table(title=f"kernels on {target}", title_justify="left")
+    table.add_column("kernel")
+    for name in ("rows/tile", "registers", "spill bytes", "shared bytes", "binary bytes"):
+        table.add_column(name, justify="right")
+    for entry in entries:
+        values = (entry.row_tile, entry.registers, entry.spill_bytes, entry.shared_bytes, entry.bytes)
+        table.add_row(entry.kernel, *("-" if value is None else str(value) for value in values))
+    return table
+
+
+@app.command()
+def explain(
+    spec_path: SpecPath,
+    target: Target = "cpu",
+    drafts: Annotated[int, typer.Option(min=0, max=7, help="K: draft tokens per step.")] = 0,
+    bucket: Annotated[int, typer.Option(min=1, help="Slots in the step.")] = 1,
+    context: Annotated[int, typer.Option(min=1, help="Tokens already in the context.")] = 256,
+    dump: Annotated[str | None, typer.Option(help="`plan`: print the plan as JSON and nothing else.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a step does: launches, bytes and FLOPs per layer, kernels, and the memory table."""
+    with user_errors():
+        plan = lower(load_spec(spec_path), target)
+    if dump == "plan":
+        print(plan.to_json(), end="")
+        return
+    costs = list(step_costs(plan, Shape(bucket, drafts, context)))
+    layers = _grouped(costs, lambda cost: cost.layer)
+    kernels = _grouped(costs, lambda cost: cost.kernel)
+    totals = {name: sum(row[name] for row in layers.values()) for name in ("launches", "bytes", "flops")}
+    if as_json:
+        memory = {str(role): size for role, size in memory_table(plan).items()}
+        print(json.dumps({"step": totals, "layers": layers, "kernels": kernels, "memory": memory}))
+        return
+    out.print(_cost_table(f"step of {plan.name} on {target}: K = {drafts}, bucket {bucket}, context {context}", layers, totals))
+    out.print(_cost_table("by kernel", kernels, totals))
+    out.print(_memory(plan))
+
+
+def _grouped(costs: list[Any], key: Callable[[Any], str]) -> dict[str, dict[str, int]]:
+    groups: dict[str, dict[str, int]] = defaultdict(lambda: {"launches": 0, "bytes": 0, "flops": 0})
+    for cost in costs:
+        row = groups[key(cost)]
+        row["launches"] += cost.count
+        row["bytes"] += cost.count * cost.bytes
+        row["flops"] += cost.count * cost.flops
+    return dict(groups)
+
+
+def _cost_table(title: str, rows: dict[str, dict[str, int]], totals: dict[str, int]) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    for name in ("launches", "KiB", "MFLOP"):
+        table.add_column(name, justify="right")
+    for name, row in [*rows.items(), ("total", totals)]:
+        table.add_row(name, str(row["launches"]), f"{row['bytes'] / 1024:.1f}", f"{row['flops'] / 1e6:.3f}")
+    return table
+
+
+def _memory(plan: Plan) -> Table:
+    table = Table(title="memory", title_justify="left")
+    table.add_column("role")
+    table.add_column("bytes", justify="right")
+    table.add_column("MiB", justify="right")
+    for role, size in [*memory_table(plan).items(), ("total", total_bytes(plan))]:
+        table.add_row(str(role), str(size), f"{size / 2**20:.2f}")
+    return table
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:.1f} MiB"

@@ -1,0 +1,103 @@
+"""Bytes and FLOPs of a step, launch by launch: the roofline that `explain` prints and the bench measures against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from codegen.plan import Buffer, Launch, Plan, Role, Section
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A step's size: slots in the bucket, drafts per slot and tokens already in the context."""
+
+    bucket: int = 1
+    drafts: int = 0
+    context: int = 256
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One launch: bytes it must move at least once, floating-point operations, times it runs per step."""
+
+    section: str
+    layer: str
+    kernel: str
+    bytes: int
+    flops: int
+    count: int
+
+
+def step_costs(plan: Plan, shape: Shape) -> Iterator[Cost]:
+    """Costs of one decode step at K = shape.drafts, the drafter's included when K > 0."""
+    for section, rows, count in _step_sections(plan, shape):
+        for launch in section.launches:
+            yield launch_cost(plan, section, launch, rows, count, shape)
+
+
+def launch_cost(plan: Plan, section: Section, launch: Launch, rows: int, count: int, shape: Shape) -> Cost:
+    """Cost of one launch over `rows` rows."""
+    buffers = [plan.buffer(value) for _, value in launch.args if any(b.name == value for b in plan.buffers)]
+    template = plan.kernel(launch.kernel).template.removeprefix("kernels/").removesuffix(".py.j2")
+    flops = FLOPS.get(template, lambda *_: 0)(plan, launch, rows, shape)
+    moved = sum(_moved(plan, buffer, rows, shape, template) for buffer in buffers)
+    return Cost(section.name, launch.layer, launch.kernel, moved, flops, count)
+
+
+def _step_sections(plan: Plan, shape: Shape) -> Iterator[tuple[Section, int, int]]:
+    """(section, rows, repetitions) of a step, in order."""
+    rows = shape.bucket * (shape.drafts + 1)
+    yield plan.section("verify"), rows, 1
+    yield plan.section("accept"), rows, 1
+    if not (plan.has_drafter and shape.drafts):
+        return
+    yield plan.section("draft_rows"), rows, 1
+    yield plan.section("drafter"), rows, 1
+    yield plan.section("draft_select"), shape.bucket, 1
+    yield plan.section("draft_token"), shape.bucket, shape.drafts
+    if shape.drafts > 1:
+        yield plan.section("draft_next"), shape.bucket, shape.drafts - 1
+        yield plan.section("drafter"), shape.bucket, shape.drafts - 1
+
+
+def _moved(plan: Plan, buffer: Buffer, rows: int, shape: Shape, template: str) -> int:
+    per_entry = buffer.bytes // buffer.shape[0]
+    if buffer.role is Role.WEIGHT:
+        gathered = buffer.name == "embed"
+        return min(buffer.bytes, rows * per_entry) if gathered else buffer.bytes
+    if buffer.role is Role.STATE:
+        return 2 * shape.bucket * per_entry
+    if buffer.role is Role.KV:
+        pages = -(-shape.context // plan.limits.page_size)
+        return shape.bucket * pages * per_entry if template == "attention" else rows * per_entry // plan.limits.page_size
+    return rows * per_entry if buffer.role is Role.SCRATCH else 0
+
+
+def _matmul_flops(plan: Plan, launch: Launch, rows: int, _: Shape) -> int:
+    kernel = plan.kernel(launch.kernel)
+    return 2 * rows * int(kernel.constant("N")) * int(kernel.constant("K"))
+
+
+def _gated_flops(plan: Plan, launch: Launch, rows: int, shape: Shape) -> int:
+    return 2 * _matmul_flops(plan, launch, rows, shape)
+
+
+def _scan_flops(plan: Plan, launch: Launch, rows: int, shape: Shape) -> int:
+    """A fold takes 4 operations per state element, a readout 2; one accepted row per slot is folded at K = 0."""
+    kernel = plan.kernel(launch.kernel)
+    state = int(kernel.constant("HEADS")) * int(kernel.constant("N")) * int(kernel.constant("P"))
+    return state * (6 * rows + 4 * shape.bucket)
+
+
+def _attention_flops(plan: Plan, launch: Launch, rows: int, shape: Shape) -> int:
+    kernel = plan.kernel(launch.kernel)
+    return 4 * rows * int(kernel.constant("HEADS")) * int(kernel.constant("D")) * shape.context
+
+
+FLOPS: dict[str, Callable[[Plan, Launch, int, Shape], int]] = {
+    "matmul": _matmul_flops,
+    "gated_matmul": _gated_flops,
+    "mamba2_scan_step": _scan_flops,
+    "attention": _attention_flops,
+}
