@@ -17,6 +17,7 @@ from pathlib import Path
 
 from codegen.aot_worker import Job, Resources, compile_job, source_folder
 from codegen.errors import BuildFailed
+from codegen.knobs import c_compiler
 from codegen.plan import Plan
 from codegen.render import target_folder
 
@@ -104,7 +105,7 @@ def _version(package: str) -> str:
 
 
 def _compiler() -> str:
-    command = [os.environ.get("CC", "gcc"), "--version"]
+    command = [c_compiler(), "--version"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
