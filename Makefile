@@ -1,0 +1,30 @@
+# `make demo` sets up and shows the main job; `make test` sets up and runs every gating test.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SETUP := $(VENV)/.setup
+
+.PHONY: setup demo test lint fast train bench clean
+
+setup: $(SETUP)
+
+$(SETUP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[test]'
+	touch $@
+
+demo: setup
+	$(BIN)/python benchmarks/demo.py
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+fast: lint
+	$(BIN)/python -m pytest -q tests/unit tests/render/test_render.py
+
+test: lint
+	$(BIN)/python -m pytest -q
+
+clean:
+	rm -rf build .pytest_cache .mypy_cache .ruff_cache
