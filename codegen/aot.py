@@ -25,7 +25,9 @@ INDEX = "index.json"
 Progress = Callable[[str, int, int], None]
 
 
-def compile_package(plan: Plan, directory: Path, jobs: int | None = None, progress: Progress | None = None) -> list[Resources]:
+def compile_package(
+    plan: Plan, directory: Path, jobs: int | None = None, progress: Progress | None = None
+) -> list[Resources]:
     """Compile every kernel instance of `plan` that is not current in `<directory>/cache/<target>`.
 
     progress(kernel, done, total) is called after each. Raises BuildFailed with the first kernel that does not compile.
@@ -51,7 +53,9 @@ def compile_jobs(plan: Plan, directory: Path) -> Iterator[Job]:
         path = directory / folder / "kernels" / f"{kernel.name}.py"
         cache_dir = str(directory / "cache" / folder)
         for tile in kernel.row_tiles or (None,):
-            yield Job(kernel.name, str(path), plan.target, cache_dir, kernel_params(plan, kernel.name), tile, kernel.num_warps)
+            yield Job(
+                kernel.name, str(path), plan.target, cache_dir, kernel_params(plan, kernel.name), tile, kernel.num_warps
+            )
 
 
 def kernel_params(plan: Plan, kernel: str) -> tuple[tuple[str, str], ...]:
@@ -79,7 +83,13 @@ def _compile(work: dict[str, Job], jobs: int | None) -> Iterator[tuple[str, Reso
 
 def _key(job: Job) -> str:
     """What a compiled instance depends on: its source and parameters, the device functions, compilers and machine."""
-    parts = (Path(job.path).read_text(), repr(job.params), repr(job.row_tile), str(job.num_warps), _toolchain(job.target))
+    parts = (
+        Path(job.path).read_text(),
+        repr(job.params),
+        repr(job.row_tile),
+        str(job.num_warps),
+        _toolchain(job.target),
+    )
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

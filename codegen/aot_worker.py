@@ -100,7 +100,12 @@ def _resources(job: Job, compiled: Any) -> Resources:
     cubin = compiled.asm["cubin"]
     usage = _cubin_usage(cubin)
     return Resources(
-        job.kernel, job.row_tile, len(cubin), usage["REG"], usage["STACK"] + usage["LOCAL"], int(compiled.metadata.shared)
+        job.kernel,
+        job.row_tile,
+        len(cubin),
+        usage["REG"],
+        usage["STACK"] + usage["LOCAL"],
+        int(compiled.metadata.shared),
     )
 
 

@@ -30,7 +30,8 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
     help="Compile a YAML model spec into a package with a specialised, graph-captured decode step.\n\n"
-    "Typical use: `python -m codegen build specs/tiny-hybrid.yaml`, then `python -m runtime generate build/tiny_hybrid ...`.",
+    "Typical use: `python -m codegen build specs/tiny-hybrid.yaml`,\n"
+    "then `python -m runtime generate build/tiny_hybrid --prompt TEXT`.",
     pretty_exceptions_enable=False,
 )
 out = Console()
@@ -38,7 +39,9 @@ err = Console(stderr=True)
 
 SpecPath = Annotated[Path, typer.Argument(help="YAML model spec, e.g. specs/tiny-hybrid.yaml", show_default=False)]
 Target = Annotated[str, typer.Option("--target", help=f"One of {', '.join(TARGETS)}.")]
-Targets = Annotated[list[str] | None, typer.Option("--target", help=f"Repeatable; one of {', '.join(TARGETS)}. [default: cpu]")]
+Targets = Annotated[
+    list[str] | None, typer.Option("--target", help=f"Repeatable; one of {', '.join(TARGETS)}. [default: cpu]")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 
 
@@ -59,7 +62,11 @@ def check(spec_path: SpecPath, target: Targets = None, as_json: AsJson = False) 
         spec = load_spec(spec_path)
         plans = [lower(spec, name) for name in target or ["cpu"]]
     if as_json:
-        print(json.dumps({"name": spec.name, "spec_sha256": plans[0].spec_sha256, "plans": {p.target: p.sha256 for p in plans}}))
+        print(
+            json.dumps(
+                {"name": spec.name, "spec_sha256": plans[0].spec_sha256, "plans": {p.target: p.sha256 for p in plans}}
+            )
+        )
         return
     for plan in plans:
         out.print(f"{spec.name} is valid for {plan.target}: {len(plan.kernels)} kernels, {_mib(total_bytes(plan))}")
@@ -68,7 +75,9 @@ def check(spec_path: SpecPath, target: Targets = None, as_json: AsJson = False) 
 @app.command()
 def build(
     spec_path: SpecPath,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Package folder. [default: build/<name>]")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Package folder. [default: build/<name>]")
+    ] = None,
     target: Targets = None,
     jobs: Annotated[int | None, typer.Option(help="Compiler processes. [default: one per core]")] = None,
     compile_kernels: Annotated[bool, typer.Option("--aot/--no-aot", help="Compile all kernels now.")] = True,
@@ -88,7 +97,9 @@ def build(
     seconds = perf_counter() - start
     if as_json:
         kernels = {name: [asdict(entry) for entry in entries] for name, entries in resources.items()}
-        print(json.dumps({"package": str(directory), "seconds": seconds, "written": asdict(written), "kernels": kernels}))
+        print(
+            json.dumps({"package": str(directory), "seconds": seconds, "written": asdict(written), "kernels": kernels})
+        )
         return
     for name, entries in resources.items():
         out.print(_resource_table(name, entries))
@@ -143,7 +154,11 @@ def explain(
         memory = {str(role): size for role, size in memory_table(plan).items()}
         print(json.dumps({"step": totals, "layers": layers, "kernels": kernels, "memory": memory}))
         return
-    out.print(_cost_table(f"step of {plan.name} on {target}: K = {drafts}, bucket {bucket}, context {context}", layers, totals))
+    out.print(
+        _cost_table(
+            f"step of {plan.name} on {target}: K = {drafts}, bucket {bucket}, context {context}", layers, totals
+        )
+    )
     out.print(_cost_table("by kernel", kernels, totals))
     out.print(_memory(plan))
 

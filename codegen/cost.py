@@ -40,7 +40,8 @@ def launch_cost(plan: Plan, section: Section, launch: Launch, rows: int, count: 
     """Cost of one launch over `rows` rows."""
     buffers = [plan.buffer(value) for _, value in launch.args if any(b.name == value for b in plan.buffers)]
     template = plan.kernel(launch.kernel).template.removeprefix("kernels/").removesuffix(".py.j2")
-    flops = FLOPS.get(template, lambda *_: 0)(plan, launch, rows, shape)
+    rule = FLOPS.get(template)
+    flops = rule(plan, launch, rows, shape) if rule is not None else 0
     moved = sum(_moved(plan, buffer, rows, shape, template) for buffer in buffers)
     return Cost(section.name, launch.layer, launch.kernel, moved, flops, count)
 
@@ -70,7 +71,9 @@ def _moved(plan: Plan, buffer: Buffer, rows: int, shape: Shape, template: str) -
         return 2 * shape.bucket * per_entry
     if buffer.role is Role.KV:
         pages = -(-shape.context // plan.limits.page_size)
-        return shape.bucket * pages * per_entry if template == "attention" else rows * per_entry // plan.limits.page_size
+        return (
+            shape.bucket * pages * per_entry if template == "attention" else rows * per_entry // plan.limits.page_size
+        )
     return rows * per_entry if buffer.role is Role.SCRATCH else 0
 
 

@@ -54,7 +54,11 @@ def _manifest(plans: list[Plan], files: dict[str, str]) -> str:
         "name": plans[0].name,
         "spec_sha256": plans[0].spec_sha256,
         "targets": {
-            plan.target: {"folder": target_folder(plan.target), "plan_sha256": plan.sha256, "numerics_sha256": plan.numerics_sha256}
+            plan.target: {
+                "folder": target_folder(plan.target),
+                "plan_sha256": plan.sha256,
+                "numerics_sha256": plan.numerics_sha256,
+            }
             for plan in plans
         },
         "files": {path: hashlib.sha256(text.encode()).hexdigest() for path, text in sorted(files.items())},
@@ -69,7 +73,9 @@ def _previous(directory: Path) -> list[str]:
         try:
             files = json.loads(manifest.read_text())["files"]
         except (ValueError, KeyError, TypeError) as error:
-            raise OutputRefused(path=directory, detail=f"its {MANIFEST} is damaged ({error}); remove the folder") from error
+            raise OutputRefused(
+                path=directory, detail=f"its {MANIFEST} is damaged ({error}); remove the folder"
+            ) from error
         return [path for path in files if _inside(path)]
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise OutputRefused(path=directory, detail=f"it exists, is not empty and has no {MANIFEST}")

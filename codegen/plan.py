@@ -78,7 +78,7 @@ class Kernel:
 
     name: str
     template: str
-    constants: tuple[tuple[str, int | float | bool | str], ...]
+    constants: tuple[tuple[str, int | float | bool], ...]
     row_tiles: tuple[int, ...] = ()
     num_warps: int = 4
 

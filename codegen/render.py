@@ -102,7 +102,9 @@ def render_kernel(plan: Plan, kernel: Kernel, command: str) -> str:
     switches = {name: value for name, value in kernel.constants if not name.isupper()}
     header = macros.head(kernel, provenance)
     constants = macros.constants(printed)
-    body = environment().get_template(kernel.template).render(kernel=kernel, constants=constants.rstrip("\n"), **switches)
+    body = (
+        environment().get_template(kernel.template).render(kernel=kernel, constants=constants.rstrip("\n"), **switches)
+    )
     return str(header) + body
 
 
@@ -110,12 +112,16 @@ def render_step(plan: Plan, command: str) -> str:
     """The module of the step function."""
     template = "package/step.py.j2"
     tiles = sorted({tile for kernel in plan.kernels for tile in kernel.row_tiles})
-    return environment().get_template(template).render(
-        plan=plan,
-        provenance=_provenance(plan, command, template),
-        sections=[_section_view(plan, section) for section in plan.sections],
-        num_warps=max(kernel.num_warps for kernel in plan.kernels),
-        row_tiles=tuple(tiles),
+    return (
+        environment()
+        .get_template(template)
+        .render(
+            plan=plan,
+            provenance=_provenance(plan, command, template),
+            sections=[_section_view(plan, section) for section in plan.sections],
+            num_warps=max(kernel.num_warps for kernel in plan.kernels),
+            row_tiles=tuple(tiles),
+        )
     )
 
 
@@ -127,7 +133,9 @@ def _section_view(plan: Plan, section: Section) -> SectionView:
         "row_blocks": "1" if plan.target == "cpu" else "-(-rows // tile)",
     }
     local = tuple((name, text) for name, text in derived.items() if name in used and name not in section.params)
-    return SectionView(section.name, section.doc, list(section.params), local, tuple(_launch_view(plan, x) for x in section.launches))
+    return SectionView(
+        section.name, section.doc, list(section.params), local, tuple(_launch_view(plan, x) for x in section.launches)
+    )
 
 
 def _symbols(plan: Plan, section: Section) -> set[str]:
@@ -155,7 +163,9 @@ def render_target(plan: Plan, command: str) -> dict[str, str]:
     empty = environment().get_template("package/empty.py.j2")
     files = {
         "__init__.py": empty.render(generator=plan.generator, command=command, doc=f"{plan.name} on {plan.target}."),
-        "kernels/__init__.py": empty.render(generator=plan.generator, command=command, doc="One kernel instance per file."),
+        "kernels/__init__.py": empty.render(
+            generator=plan.generator, command=command, doc="One kernel instance per file."
+        ),
         "step.py": render_step(plan, command),
         "plan.json": plan.to_json(),
     }
@@ -168,9 +178,9 @@ def render_package(plans: list[Plan], command: str) -> dict[str, str]:
     """All files of a package, by path relative to its folder."""
     first = plans[0]
     files = {
-        "__init__.py": environment().get_template("package/init.py.j2").render(
-            generator=first.generator, command=command, name=first.name, targets=[plan.target for plan in plans]
-        )
+        "__init__.py": environment()
+        .get_template("package/init.py.j2")
+        .render(generator=first.generator, command=command, name=first.name, targets=[plan.target for plan in plans])
     }
     for plan in plans:
         folder = target_folder(plan.target)

@@ -16,7 +16,7 @@ def panel_operand(flat, K: tl.constexpr, N: tl.constexpr):
 
 @triton.jit
 def rms_scale(x, SIZE: tl.constexpr, EPS: tl.constexpr):
-    """`1 / sqrt(mean(x^2) + EPS)` over `x [BLOCK]` fp32 whose lanes past SIZE are zero. Source: arXiv 1910.07467, eq. 4."""
+    """`1 / sqrt(mean(x^2) + EPS)` over `x [BLOCK]` fp32, zero past SIZE. Source: arXiv 1910.07467, eq. 4."""
     return 1.0 / tl.sqrt(tl.sum(x * x, axis=0) / SIZE + EPS)
 
 
@@ -43,7 +43,10 @@ def mamba2_dt(raw, bias, LOW: tl.constexpr, HIGH: tl.constexpr):
 
 @triton.jit
 def mamba2_fold(state, x, b, dt, decay):
-    """Fold one record: `S_t = decay S_{t-1} + b (dt x)^T`. state [N, P], x [P], b [N]. Source: arXiv 2405.21060, eq. 1."""
+    """Fold one record: `S_t = decay S_{t-1} + b (dt x)^T`. state [N, P], x [P], b [N].
+
+    Source: arXiv 2405.21060, eq. 1.
+    """
     update = b[:, None] * (dt * x)[None, :]
     return tl.fma(state, tl.broadcast_to(decay, state.shape), update)
 
@@ -59,7 +62,10 @@ def gumbel(seed, position, token):
 
 @triton.jit
 def choose_token(logits, temperature, seed, position, VOCAB: tl.constexpr, BLOCK_V: tl.constexpr):
-    """`argmax(logits / temperature + gumbel)`, `argmax(logits)` at temperature 0; ties to the lowest id. -> int32 in [0, VOCAB)."""
+    """`argmax(logits / temperature + gumbel)`, `argmax(logits)` at temperature 0; ties to the lowest id.
+
+    logits: pointer to VOCAB fp32. Returns an int32 in [0, VOCAB).
+    """
     best = -float("inf")
     token = VOCAB
     for i_v in range(0, VOCAB, BLOCK_V):

@@ -55,9 +55,19 @@ class Builder:
         """A row-indexed scratch buffer."""
         return self.buffer(name, (self.max_rows, width), dtype, Role.SCRATCH)
 
-    def kernel(self, template: str, name: str, row_tiles: tuple[int, ...] = (), **constants: Any) -> str:
+    def kernel(self, template: str, name: str, **constants: int | float | bool) -> str:
         """An instance of a template, named after it and what it is specialised for."""
-        new = Kernel(name, f"kernels/{template}.py.j2", tuple(constants.items()), row_tiles, self.target.num_warps)
+        return self._kernel(template, name, (), constants)
+
+    def tiled_kernel(self, template: str, name: str, **constants: int | float | bool) -> str:
+        """An instance that is compiled once per row tile of the target (BLOCK_M)."""
+        return self._kernel(template, name, self.target.row_tiles, constants)
+
+    def _kernel(
+        self, template: str, name: str, row_tiles: tuple[int, ...], constants: dict[str, int | float | bool]
+    ) -> str:
+        path = f"kernels/{template}.py.j2"
+        new = Kernel(name, path, tuple(constants.items()), row_tiles, self.target.num_warps)
         if self.kernels.setdefault(name, new) != new:
             raise PlanInvalid(node=name, detail="two kernel instances share a name")
         return name

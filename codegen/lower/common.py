@@ -18,10 +18,9 @@ def matmul(
 ) -> Launch:
     """`y = x w^T`, or `y += x w^T` on the residual stream."""
     tile = b.target.matmul(k)
-    kernel = b.kernel(
+    kernel = b.tiled_kernel(
         "matmul",
         f"matmul_{k}x{n}" + ("_residual" if residual else ""),
-        row_tiles=b.target.row_tiles,
         N=n,
         K=k,
         K_PADDED=tile.k_padded,
@@ -44,10 +43,9 @@ def gated_mlp(b: Builder, prefix: str, stream: str, hidden_size: int, layer: str
     down = b.panel(f"{name}_down_proj", ((f"{prefix}.feed_forward.down_proj.weight", d),), hidden_size)
     gated = b.scratch(f"gated_{hidden_size}", hidden_size, "bf16")
     tile = b.target.matmul(d)
-    kernel = b.kernel(
+    kernel = b.tiled_kernel(
         "gated_matmul",
         f"gated_matmul_{d}x{hidden_size}",
-        row_tiles=b.target.row_tiles,
         N=hidden_size,
         K=d,
         K_PADDED=tile.k_padded,

@@ -19,18 +19,30 @@ def _module(b: Builder, mtp: MTPSpec) -> list[Launch]:
     pair = b.scratch("mtp_pair", 2 * d, "bf16")
     order = {name: i * d for i, name in enumerate(mtp.concat)}
     read = b.kernel(
-        "drafter_input", "drafter_input", EMBEDDING_AT=order["embedding"], HIDDEN_AT=order["hidden"], EPS=b.spec.norm_eps,
+        "drafter_input",
+        "drafter_input",
+        EMBEDDING_AT=order["embedding"],
+        HIDDEN_AT=order["hidden"],
+        EPS=b.spec.norm_eps,
         **row_constants(b),
-    )  # fmt: skip
+    )
     return [
         launch(
-            read, ("rows",), "mtp", f"{pair} [rows, {2 * d}] bf16",
-            row_slot="row_slot", row_token="row_token", embed="embed", x="stream", embedding_norm=embedding_norm,
-            hidden_norm=hidden_norm, pair=pair,
+            read,
+            ("rows",),
+            "mtp",
+            f"{pair} [rows, {2 * d}] bf16",
+            row_slot="row_slot",
+            row_token="row_token",
+            embed="embed",
+            x="stream",
+            embedding_norm=embedding_norm,
+            hidden_norm=hidden_norm,
+            pair=pair,
         ),
         matmul(b, pair, proj, "stream", d, 2 * d, layer="mtp"),
         *lower_layer(b, "mtp.layer", b.spec.layers[mtp.layer], "stream", f"mtp {mtp.layer}"),
-    ]  # fmt: skip
+    ]
 
 
 def _norm(b: Builder, mtp: MTPSpec) -> str:
@@ -38,7 +50,7 @@ def _norm(b: Builder, mtp: MTPSpec) -> str:
 
 
 def lower_drafter(b: Builder) -> None:
-    """Sections `drafter`, `draft_first`, `draft_token`, `draft_next` and `prefill_drafter`; nothing without an MTP module."""
+    """Sections of the drafter, for verify steps and prefill; nothing without an MTP module."""
     mtp = b.spec.mtp
     if mtp is None:
         return
@@ -50,30 +62,97 @@ def lower_drafter(b: Builder) -> None:
     sample = b.kernel("draft_sample", "draft_sample", MAX_ROWS=b.limits.max_rows, **vocab_constants(b))
     following = b.kernel("drafter_next_row", "drafter_next_row", MAX_ROWS=b.limits.max_rows)
     row_names = (
-        "slot_idx", "num_accepted", "committed_len", "out_tokens", "hidden_ring", "row_slot", "row_pos", "row_token", "x",
+        "slot_idx",
+        "num_accepted",
+        "committed_len",
+        "out_tokens",
+        "hidden_ring",
+        "row_slot",
+        "row_pos",
+        "row_token",
+        "x",
         "rows_per_slot",
-    )  # fmt: skip
-    prefill_names = ("slot_idx", "committed_len", "row_count", "hidden_ring", "x", "row_slot", "row_pos", "draft_hidden")
+    )
+    prefill_names = (
+        "slot_idx",
+        "committed_len",
+        "row_count",
+        "hidden_ring",
+        "x",
+        "row_slot",
+        "row_pos",
+        "draft_hidden",
+    )
     next_names = ("slot_idx", "committed_len", "tokens", "row_slot", "row_pos", "row_token", "draft_index")
-    b.section("drafter", "The MTP module over rows; `stream` enters as hidden states and leaves as the module's own.",
-              ("stream", "rows"), _module(b, mtp))  # fmt: skip
-    b.section("draft_rows", "Rows of the drafter over the accepted tokens.", ("bucket", "rows_per_slot"),
-              [launch(rows, ("rows",), "mtp", f"x [rows, {d}] fp32", **{name: name for name in row_names})])  # fmt: skip
-    b.section("draft_select", "The last accepted drafter row of each slot.", ("bucket", "rows_per_slot"),
-              [launch(select, ("bucket",), "mtp", f"draft_hidden [bucket, {d}] fp32", slot_idx="slot_idx",
-                      num_accepted="num_accepted", x="x", draft_hidden="draft_hidden", rows_per_slot="rows_per_slot")])  # fmt: skip
     b.section(
-        "draft_token", "Sample draft number draft_index of each slot from the drafter's hidden state.", ("bucket", "draft_index"),
+        "drafter",
+        "The MTP module over rows; `stream` enters as hidden states and leaves as the module's own.",
+        ("stream", "rows"),
+        _module(b, mtp),
+    )
+    b.section(
+        "draft_rows",
+        "Rows of the drafter over the accepted tokens.",
+        ("bucket", "rows_per_slot"),
+        [launch(rows, ("rows",), "mtp", f"x [rows, {d}] fp32", **{name: name for name in row_names})],
+    )
+    b.section(
+        "draft_select",
+        "The last accepted drafter row of each slot.",
+        ("bucket", "rows_per_slot"),
+        [
+            launch(
+                select,
+                ("bucket",),
+                "mtp",
+                f"draft_hidden [bucket, {d}] fp32",
+                slot_idx="slot_idx",
+                num_accepted="num_accepted",
+                x="x",
+                draft_hidden="draft_hidden",
+                rows_per_slot="rows_per_slot",
+            )
+        ],
+    )
+    b.section(
+        "draft_token",
+        "Sample draft number draft_index of each slot from the drafter's hidden state.",
+        ("bucket", "draft_index"),
         [
             rms_norm(b, "draft_hidden", _norm(b, mtp), "h", layer="mtp head"),
             matmul(b, "h", "lm_head", "logits", b.limits.vocab_size, d, layer="mtp head"),
-            launch(sample, ("bucket",), "mtp head", "tokens [slots, max_rows] int32", slot_idx="slot_idx",
-                   committed_len="committed_len", logits="logits", temperature="temperature", seed="seed", tokens="tokens",
-                   draft_index="draft_index"),
+            launch(
+                sample,
+                ("bucket",),
+                "mtp head",
+                "tokens [slots, max_rows] int32",
+                slot_idx="slot_idx",
+                committed_len="committed_len",
+                logits="logits",
+                temperature="temperature",
+                seed="seed",
+                tokens="tokens",
+                draft_index="draft_index",
+            ),
         ],
-    )  # fmt: skip
-    b.section("draft_next", "Rows of the drafter over the draft it just proposed.", ("bucket", "draft_index"),
-              [launch(following, ("bucket",), "mtp", "row_* [bucket] int32", **{name: name for name in next_names})])  # fmt: skip
-    b.section("prefill_draft_rows", "Rows of the drafter in a prefill chunk, one behind the target.", ("rows",),
-              [launch(prefill_rows, ("rows",), "mtp", f"draft_hidden [rows, {d}] fp32",
-                      **{name: name for name in prefill_names})])  # fmt: skip
+    )
+    b.section(
+        "draft_next",
+        "Rows of the drafter over the draft it just proposed.",
+        ("bucket", "draft_index"),
+        [launch(following, ("bucket",), "mtp", "row_* [bucket] int32", **{name: name for name in next_names})],
+    )
+    b.section(
+        "prefill_draft_rows",
+        "Rows of the drafter in a prefill chunk, one behind the target.",
+        ("rows",),
+        [
+            launch(
+                prefill_rows,
+                ("rows",),
+                "mtp",
+                f"draft_hidden [rows, {d}] fp32",
+                **{name: name for name in prefill_names},
+            )
+        ],
+    )

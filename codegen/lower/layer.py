@@ -14,7 +14,9 @@ from dsl.spec import LayerSpec
 MIXERS: dict[str, Callable[..., list[Launch]]] = {"mamba2": mamba2.lower, "attention": attention.lower}
 
 
-def lower_layer(b: Builder, prefix: str, spec: LayerSpec, stream: str, label: str, prefill: bool = False) -> list[Launch]:
+def lower_layer(
+    b: Builder, prefix: str, spec: LayerSpec, stream: str, label: str, prefill: bool = False
+) -> list[Launch]:
     """Launches of the layer whose weights start with `prefix`, reading and adding to `stream`."""
     mixer: Any = spec.mixer
     launches = MIXERS[mixer.kind](b, prefix, mixer, stream, label, prefill)

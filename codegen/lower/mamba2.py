@@ -42,7 +42,12 @@ def declare(b: Builder, prefix: str, mixer: Mamba2Spec) -> Names:
         norm=b.vector(f"{name}_norm", f"{prefix}.norm.weight", d),
         in_proj=b.panel(f"{name}_in_proj", ((f"{prefix}.mixer.in_proj.weight", mixer.in_proj_dim),), d),
         conv_weight=b.buffer(
-            f"{name}_conv_weight", (mixer.conv_width, channels), "fp32", Role.WEIGHT, layout="transposed", sources=(conv,)
+            f"{name}_conv_weight",
+            (mixer.conv_width, channels),
+            "fp32",
+            Role.WEIGHT,
+            layout="transposed",
+            sources=(conv,),
         ),
         conv_bias=b.vector(f"{name}_conv_bias", f"{prefix}.mixer.conv.bias", channels),
         a_log=b.vector(f"{name}_a_log", f"{prefix}.mixer.A_log", mixer.num_heads),
@@ -57,7 +62,9 @@ def declare(b: Builder, prefix: str, mixer: Mamba2Spec) -> Names:
         checkpoint_conv=b.buffer(
             f"{name}_checkpoint_conv", (limits.checkpoint_slots, width, channels), "fp32", Role.CHECKPOINT
         ),
-        checkpoint_state=b.buffer(f"{name}_checkpoint_state", (limits.checkpoint_slots, *state), "fp32", Role.CHECKPOINT),
+        checkpoint_state=b.buffer(
+            f"{name}_checkpoint_state", (limits.checkpoint_slots, *state), "fp32", Role.CHECKPOINT
+        ),
     )
     b.checkpoint_parts.append(CheckpointPart("slot", names.state, names.checkpoint_state))
     b.checkpoint_parts.append(CheckpointPart("window", names.conv_ring, names.checkpoint_conv, width))
@@ -104,50 +111,104 @@ def _suffix(mixer: Mamba2Spec) -> str:
 def commit(b: Builder, names: Names, mixer: Mamba2Spec, layer: str) -> list[Launch]:
     """Conv and scan over the rows in flight (possibly none), folding what was accepted before."""
     constants = _conv_constants(b, mixer)
-    conv = b.kernel("mamba2_conv_step", f"mamba2_conv_step_{mixer.conv_dim}x{mixer.conv_width}_{mixer.in_proj_dim}", **constants)
-    scan = b.kernel("mamba2_scan_step", f"mamba2_scan_step_{_suffix(mixer)}", RING=b.limits.ring, **_scan_constants(mixer))
+    conv = b.kernel(
+        "mamba2_conv_step", f"mamba2_conv_step_{mixer.conv_dim}x{mixer.conv_width}_{mixer.in_proj_dim}", **constants
+    )
+    scan = b.kernel(
+        "mamba2_scan_step", f"mamba2_scan_step_{_suffix(mixer)}", RING=b.limits.ring, **_scan_constants(mixer)
+    )
     projected, y = f"projected_{mixer.in_proj_dim}", f"mixed_{mixer.d_inner}"
     blocks = -(-mixer.conv_dim // constants["BLOCK_C"])
-    slots = {"slot_idx": "slot_idx", "state_len": "state_len", "committed_len": "committed_len", "row_count": "row_count"}
+    slots = {
+        "slot_idx": "slot_idx",
+        "state_len": "state_len",
+        "committed_len": "committed_len",
+        "row_count": "row_count",
+    }
     emit = {"emit_position": "emit_position", "emit_checkpoint": "emit_checkpoint"}
     return [
         launch(
-            conv, ("bucket", blocks), layer, f"{names.record_ring} [slots, ring, {mixer.conv_dim}] fp32",
-            **slots, **emit, projected=projected, weight=names.conv_weight, bias=names.conv_bias, conv_ring=names.conv_ring,
-            record_ring=names.record_ring, checkpoint_conv=names.checkpoint_conv, rows_per_slot="rows_per_slot",
-        ),
-        launch(
-            scan, ("bucket", mixer.num_heads), layer, f"{y} [rows, {mixer.d_inner}] fp32",
-            **slots, **emit, projected=projected, record_ring=names.record_ring, dt_ring=names.dt_ring, a_log=names.a_log,
-            d_skip=names.d_skip, dt_bias=names.dt_bias, state=names.state, checkpoint_state=names.checkpoint_state, y=y,
+            conv,
+            ("bucket", blocks),
+            layer,
+            f"{names.record_ring} [slots, ring, {mixer.conv_dim}] fp32",
+            **slots,
+            **emit,
+            projected=projected,
+            weight=names.conv_weight,
+            bias=names.conv_bias,
+            conv_ring=names.conv_ring,
+            record_ring=names.record_ring,
+            checkpoint_conv=names.checkpoint_conv,
             rows_per_slot="rows_per_slot",
         ),
-    ]  # fmt: skip
+        launch(
+            scan,
+            ("bucket", mixer.num_heads),
+            layer,
+            f"{y} [rows, {mixer.d_inner}] fp32",
+            **slots,
+            **emit,
+            projected=projected,
+            record_ring=names.record_ring,
+            dt_ring=names.dt_ring,
+            a_log=names.a_log,
+            d_skip=names.d_skip,
+            dt_bias=names.dt_bias,
+            state=names.state,
+            checkpoint_state=names.checkpoint_state,
+            y=y,
+            rows_per_slot="rows_per_slot",
+        ),
+    ]
 
 
 def _prefill_scan(b: Builder, names: Names, mixer: Mamba2Spec, layer: str) -> list[Launch]:
     constants = _conv_constants(b, mixer)
     activated = b.scratch(f"activated_{mixer.conv_dim}", mixer.conv_dim, "fp32")
     conv = b.kernel(
-        "mamba2_conv_prefill", f"mamba2_conv_prefill_{mixer.conv_dim}x{mixer.conv_width}_{mixer.in_proj_dim}", **constants
+        "mamba2_conv_prefill",
+        f"mamba2_conv_prefill_{mixer.conv_dim}x{mixer.conv_width}_{mixer.in_proj_dim}",
+        **constants,
     )
     scan = b.kernel("mamba2_scan_prefill", f"mamba2_scan_prefill_{_suffix(mixer)}", **_scan_constants(mixer))
     projected, y = f"projected_{mixer.in_proj_dim}", f"mixed_{mixer.d_inner}"
     rows = {
-        "slot_idx": "slot_idx", "committed_len": "committed_len", "row_count": "row_count", "row_checkpoint": "row_checkpoint",
-    }  # fmt: skip
+        "slot_idx": "slot_idx",
+        "committed_len": "committed_len",
+        "row_count": "row_count",
+        "row_checkpoint": "row_checkpoint",
+    }
     return [
         launch(
-            conv, (-(-mixer.conv_dim // constants["BLOCK_C"]),), layer, f"{activated} [rows, {mixer.conv_dim}] fp32",
-            **rows, projected=projected, weight=names.conv_weight, bias=names.conv_bias, conv_ring=names.conv_ring,
-            activated=activated, checkpoint_conv=names.checkpoint_conv,
+            conv,
+            (-(-mixer.conv_dim // constants["BLOCK_C"]),),
+            layer,
+            f"{activated} [rows, {mixer.conv_dim}] fp32",
+            **rows,
+            projected=projected,
+            weight=names.conv_weight,
+            bias=names.conv_bias,
+            conv_ring=names.conv_ring,
+            activated=activated,
+            checkpoint_conv=names.checkpoint_conv,
         ),
         launch(
-            scan, (mixer.num_heads,), layer, f"{y} [rows, {mixer.d_inner}] fp32",
-            **rows, projected=projected, activated=activated, a_log=names.a_log, d_skip=names.d_skip, dt_bias=names.dt_bias,
-            state=names.state, checkpoint_state=names.checkpoint_state, y=y,
+            scan,
+            (mixer.num_heads,),
+            layer,
+            f"{y} [rows, {mixer.d_inner}] fp32",
+            **rows,
+            projected=projected,
+            activated=activated,
+            a_log=names.a_log,
+            d_skip=names.d_skip,
+            dt_bias=names.dt_bias,
+            state=names.state,
+            checkpoint_state=names.checkpoint_state,
+            y=y,
         ),
-    ]  # fmt: skip
+    ]
 
 
 def lower(b: Builder, prefix: str, mixer: Mamba2Spec, stream: str, layer: str, prefill: bool) -> list[Launch]:
@@ -172,8 +233,14 @@ def lower(b: Builder, prefix: str, mixer: Mamba2Spec, stream: str, layer: str, p
         matmul(b, "h", names.in_proj, projected, mixer.in_proj_dim, d, layer=layer),
         *scan(b, names, mixer, layer),
         launch(
-            norm, ("rows", mixer.norm_groups), layer, f"{normed} [rows, {mixer.d_inner}] bf16",
-            y=y, projected=projected, weight=names.gated_norm, h=normed,
+            norm,
+            ("rows", mixer.norm_groups),
+            layer,
+            f"{normed} [rows, {mixer.d_inner}] bf16",
+            y=y,
+            projected=projected,
+            weight=names.gated_norm,
+            h=normed,
         ),
         matmul(b, normed, names.out_proj, stream, d, mixer.d_inner, residual=True, layer=layer),
-    ]  # fmt: skip
+    ]

@@ -76,15 +76,31 @@ def _head(b: Builder) -> list[Launch]:
         rms_norm(b, "x", "final_norm", "h", layer="head"),
         matmul(b, "h", "lm_head", "logits", b.limits.vocab_size, b.spec.d_model, layer="head"),
         launch(
-            sample, ("rows",), "head", "targets [rows] int32",
-            row_slot="row_slot", row_pos="row_pos", logits="logits", temperature="temperature", seed="seed", targets="targets",
+            sample,
+            ("rows",),
+            "head",
+            "targets [rows] int32",
+            row_slot="row_slot",
+            row_pos="row_pos",
+            logits="logits",
+            temperature="temperature",
+            seed="seed",
+            targets="targets",
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _emit_hidden(b: Builder) -> Launch:
     emit = b.kernel("emit_hidden", "emit_hidden", **ring_constants(b))
-    names = ("slot_idx", "state_len", "committed_len", "emit_position", "emit_checkpoint", "hidden_ring", "checkpoint_hidden")
+    names = (
+        "slot_idx",
+        "state_len",
+        "committed_len",
+        "emit_position",
+        "emit_checkpoint",
+        "hidden_ring",
+        "checkpoint_hidden",
+    )
     return launch(emit, ("bucket",), "commit", "checkpoint_hidden when due", **{name: name for name in names})
 
 
@@ -93,23 +109,57 @@ def lower_verify(b: Builder) -> None:
     rows = b.kernel("step_rows", "step_rows", MAX_ROWS=b.limits.max_rows)
     store = b.kernel("hidden_store", "hidden_store", **ring_constants(b))
     accept = b.kernel("accept_drafts", "accept_drafts", MAX_ROWS=b.limits.max_rows, MAX_STOP=b.limits.max_stop_tokens)
-    row_names = ("slot_idx", "committed_len", "tokens", "row_slot", "row_pos", "row_token", "row_count", "rows_per_slot")
+    row_names = (
+        "slot_idx",
+        "committed_len",
+        "tokens",
+        "row_slot",
+        "row_pos",
+        "row_token",
+        "row_count",
+        "rows_per_slot",
+    )
     launches = [
         launch(rows, ("bucket",), "rows", "row_* [rows] int32", **{name: name for name in row_names}),
         _emit_hidden(b),
         _embed(b),
         *_layers(b, prefill=False),
-        launch(store, ("rows",), "head", "hidden_ring", row_slot="row_slot", row_pos="row_pos", x="x", hidden_ring="hidden_ring"),
+        launch(
+            store,
+            ("rows",),
+            "head",
+            "hidden_ring",
+            row_slot="row_slot",
+            row_pos="row_pos",
+            x="x",
+            hidden_ring="hidden_ring",
+        ),
         *_head(b),
     ]
-    b.section("verify", "Commit what was accepted, run all layers over rows_per_slot tokens of each slot, sample targets.",
-              ("bucket", "rows_per_slot"), launches)  # fmt: skip
+    b.section(
+        "verify",
+        "Commit what was accepted, run all layers over rows_per_slot tokens of each slot, sample targets.",
+        ("bucket", "rows_per_slot"),
+        launches,
+    )
     names = (
-        "slot_idx", "targets", "tokens", "stop_tokens", "limit_len", "out_tokens", "num_accepted", "committed_len", "state_len",
+        "slot_idx",
+        "targets",
+        "tokens",
+        "stop_tokens",
+        "limit_len",
+        "out_tokens",
+        "num_accepted",
+        "committed_len",
+        "state_len",
         "rows_per_slot",
-    )  # fmt: skip
-    b.section("accept", "Accept the drafts that equal their targets; advance every slot.", ("bucket", "rows_per_slot"),
-              [launch(accept, ("bucket",), "accept", "num_accepted [slots] int32", **{name: name for name in names})])  # fmt: skip
+    )
+    b.section(
+        "accept",
+        "Accept the drafts that equal their targets; advance every slot.",
+        ("bucket", "rows_per_slot"),
+        [launch(accept, ("bucket",), "accept", "num_accepted [slots] int32", **{name: name for name in names})],
+    )
 
 
 def lower_prefill(b: Builder) -> None:
@@ -117,16 +167,30 @@ def lower_prefill(b: Builder) -> None:
     hidden = b.kernel("prefill_hidden", "prefill_hidden", **ring_constants(b))
     advance = b.kernel("prefill_advance", "prefill_advance")
     names = ("slot_idx", "committed_len", "row_count", "row_checkpoint", "x", "hidden_ring", "checkpoint_hidden")
-    b.section("prefill", "Run a chunk of one slot through all layers, committing its states.", ("rows",),
-              [_embed(b), *_layers(b, prefill=True)])  # fmt: skip
     b.section(
-        "prefill_end", "Keep the hidden states that outlive the chunk; commit it.", ("rows",),
+        "prefill",
+        "Run a chunk of one slot through all layers, committing its states.",
+        ("rows",),
+        [_embed(b), *_layers(b, prefill=True)],
+    )
+    b.section(
+        "prefill_end",
+        "Keep the hidden states that outlive the chunk; commit it.",
+        ("rows",),
         [
             launch(hidden, ("rows",), "commit", "hidden_ring, checkpoint_hidden", **{name: name for name in names}),
-            launch(advance, (1,), "commit", "committed_len, state_len",
-                   slot_idx="slot_idx", row_count="row_count", committed_len="committed_len", state_len="state_len"),
+            launch(
+                advance,
+                (1,),
+                "commit",
+                "committed_len, state_len",
+                slot_idx="slot_idx",
+                row_count="row_count",
+                committed_len="committed_len",
+                state_len="state_len",
+            ),
         ],
-    )  # fmt: skip
+    )
 
 
 def lower_begin(b: Builder) -> None:
@@ -135,14 +199,25 @@ def lower_begin(b: Builder) -> None:
     accept = b.kernel("begin_accept", "begin_accept", MAX_ROWS=b.limits.max_rows)
     names = ("slot_idx", "committed_len", "hidden_ring", "row_slot", "row_pos", "x")
     b.section(
-        "begin", "Sample the first token of each slot from its last hidden state.", ("bucket",),
+        "begin",
+        "Sample the first token of each slot from its last hidden state.",
+        ("bucket",),
         [
             launch(rows, ("bucket",), "rows", f"x [bucket, {b.spec.d_model}] fp32", **{name: name for name in names}),
             *_head(b),
-            launch(accept, ("bucket",), "accept", "tokens, out_tokens, num_accepted",
-                   slot_idx="slot_idx", targets="targets", tokens="tokens", out_tokens="out_tokens", num_accepted="num_accepted"),
+            launch(
+                accept,
+                ("bucket",),
+                "accept",
+                "tokens, out_tokens, num_accepted",
+                slot_idx="slot_idx",
+                targets="targets",
+                tokens="tokens",
+                out_tokens="out_tokens",
+                num_accepted="num_accepted",
+            ),
         ],
-    )  # fmt: skip
+    )
 
 
 def lower_save(b: Builder) -> None:
@@ -154,6 +229,15 @@ def lower_save(b: Builder) -> None:
         if isinstance(layer.mixer, Mamba2Spec):
             names = mamba2.declare(b, f"layers.{i}", layer.mixer)
             launches += mamba2.commit(b, names, layer.mixer, f"layers.{i} {b.spec.pattern[i]}")
-    launches.append(launch(advance, ("bucket",), "commit", "state_len",
-                           slot_idx="slot_idx", committed_len="committed_len", state_len="state_len"))  # fmt: skip
+    launches.append(
+        launch(
+            advance,
+            ("bucket",),
+            "commit",
+            "state_len",
+            slot_idx="slot_idx",
+            committed_len="committed_len",
+            state_len="state_len",
+        )
+    )
     b.section("save", "Commit what was accepted, with no new rows.", ("bucket", "rows_per_slot"), launches)

@@ -53,7 +53,15 @@ class Target:
 def resolve_target(name: str) -> Target:
     """`cpu` or `cuda:<sm>`. Raises UnknownTarget."""
     if name == "cpu":
-        return Target(name, panel=32, block_ks=(512, 256, 128, 64, 32), row_tiles=(1, 2, 4, 8), min_dot=1, conv_block=64, num_warps=1)
+        return Target(
+            name,
+            panel=32,
+            block_ks=(512, 256, 128, 64, 32),
+            row_tiles=(1, 2, 4, 8),
+            min_dot=1,
+            conv_block=64,
+            num_warps=1,
+        )
     if name in TARGETS:
         return Target(name, panel=32, block_ks=(64, 32), row_tiles=(16,), min_dot=16, conv_block=128, num_warps=4)
     raise UnknownTarget(value=name, allowed=", ".join(TARGETS))

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from codegen.errors import PlanInvalid, TooLarge
-from codegen.plan import DTYPE_BYTES, GRID_SYMBOLS, SECTION_SCALARS, Buffer, Launch, Plan, Role, Section
+from codegen.plan import DTYPE_BYTES, GRID_SYMBOLS, SECTION_SCALARS, Buffer, Plan, Role, Section
 
 MAX_INDEXED = 2**31 - 1
 INDEXED_BY_INT64 = (Role.WEIGHT, Role.KV)
@@ -21,20 +21,29 @@ def verify_plan(plan: Plan) -> None:
         _check_index_range(buffer)
 
 
+def _names(plan: Plan) -> dict[str, list[str]]:
+    return {
+        "buffer": [buffer.name for buffer in plan.buffers],
+        "kernel": [kernel.name for kernel in plan.kernels],
+        "section": [section.name for section in plan.sections],
+    }
+
+
 def _unique_names(plan: Plan) -> Iterator[tuple[str, str]]:
-    groups = {"buffer": plan.buffers, "kernel": plan.kernels, "section": plan.sections}
-    for kind, nodes in groups.items():
-        for name, count in Counter(node.name for node in nodes).items():
+    names = _names(plan)
+    for kind, group in names.items():
+        for name, count in Counter(group).items():
             if count > 1:
                 yield name, f"{count} {kind}s share this name"
-    for name in {kernel.name for kernel in plan.kernels} & {section.name for section in plan.sections}:
+    for name in sorted(set(names["kernel"]) & set(names["section"])):
         yield name, "a kernel and a section share this name in the step module"
 
 
 def _identifiers(plan: Plan) -> Iterator[tuple[str, str]]:
-    for node in (*plan.buffers, *plan.kernels, *plan.sections):
-        if not node.name.isidentifier():
-            yield node.name, "not an identifier"
+    for group in _names(plan).values():
+        for name in group:
+            if not name.isidentifier():
+                yield name, "not an identifier"
 
 
 def _buffers(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -70,7 +79,7 @@ def _unused_kernels(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _in_place(plan: Plan) -> Iterator[tuple[str, str]]:
-    """One buffer never enters a launch under two names: a kernel may not read what it writes through another pointer."""
+    """One buffer never enters a launch under two names: no kernel reads what it writes through another pointer."""
     for section, launch in plan.launches():
         for value, count in Counter(value for _, value in launch.args).items():
             if count > 1:
@@ -101,11 +110,6 @@ def _check_index_range(buffer: Buffer) -> None:
             limit=MAX_INDEXED,
             fields_to_lower="engine.max_slots, engine.checkpoint_slots, engine.max_context or engine.prefill_chunk",
         )
-
-
-def launch_arguments(launch: Launch) -> dict[str, str]:
-    """Parameter -> buffer or scalar."""
-    return dict(launch.args)
 
 
 RULES: tuple[Callable[[Plan], Iterator[tuple[str, str]]], ...] = (

@@ -44,7 +44,9 @@ def test_launches_pass_exactly_the_kernels_parameters_in_order(plan: Plan) -> No
     for section, launch in plan.launches():
         kernel = plan.kernel(launch.kernel)
         expected = [name for name, _ in launch.args] + (["BLOCK_M"] if kernel.row_tiles else [])
-        assert signature(files[f"kernels/{kernel.name}.py"], kernel.name) == expected, f"{section.name}: {launch.kernel}"
+        assert signature(files[f"kernels/{kernel.name}.py"], kernel.name) == expected, (
+            f"{section.name}: {launch.kernel}"
+        )
 
 
 def test_every_parameter_and_constant_of_a_kernel_is_used(plan: Plan) -> None:
@@ -69,8 +71,10 @@ def test_rendered_modules_have_no_undefined_or_unused_names(plan: Plan, tmp_path
 
 def test_headers_have_a_fixed_line_count(plan: Plan) -> None:
     starts = {
-        text.split('"""')[0].count("\n") for path, text in render_target(plan, COMMAND).items() if path.startswith("kernels/") and "tl." in text
-    }  # fmt: skip
+        text.split('"""')[0].count("\n")
+        for path, text in render_target(plan, COMMAND).items()
+        if path.startswith("kernels/") and "tl." in text
+    }
     assert len(starts) == 1
 
 

@@ -48,7 +48,7 @@ def within(module: str, prefixes: tuple[str, ...]) -> bool:
 def test_folder_imports_only_what_the_architecture_allows(folder: str) -> None:
     ours, heavy = ALLOWED[folder]
     wrong = [
-        f"{path.relative_to(ROOT)}:{line} imports {module}; {folder}/ may import of ours {ours} and of the heavy {heavy or 'none'}"
+        f"{path.relative_to(ROOT)}:{line} imports {module}; {folder}/ may import {ours} and {heavy or 'no torch'}"
         for path in modules(folder)
         for line, module in imports(path)
         if (within(module, OURS) and not within(module, ours)) or (within(module, HEAVY) and not within(module, heavy))
