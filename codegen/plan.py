@@ -43,10 +43,10 @@ class Source:
 
 @dataclass(frozen=True)
 class Buffer:
-    """A static device buffer. `fill` is "zero", "pad" (PAD_SLOT_ID) or "rope_cos"/"rope_sin"; weights have `sources`.
+    """A static device buffer.
 
-    `layout` says how weights are laid out at load: "plain" (row-major, as stored) or "panel": `[N/BN][K/2][BN][2]` with N
-    padded to `BN` and K to the kernel's `BLOCK_K`, see docs/numerics.md.
+    fill: "zero", "pad" (PAD_SLOT_ID), "rope_cos" or "rope_sin" (with `theta`). Weights have `sources` and a layout:
+    "plain" (as stored), "transposed", or "panel": `[N/BN][K/2][BN][2]`, N padded to BN and K to BLOCK_K.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch. A grid dimension is an int or one of GRID_SYMBOLS; `args` maps parameter to buffer or scalar."""
+    """One kernel launch. grid: ints and GRID_SYMBOLS; args: parameter and the buffer or scalar it gets."""
 
     kernel: str
     grid: tuple[int | str, ...]
@@ -112,8 +112,8 @@ class Section:
 class CheckpointPart:
     """How one live buffer appears in a checkpoint.
 
-    kind "slot": `checkpoint[c] <- live[slot]`; "window": the `width` ring rows before the position; "hidden": the ring row of
-    position - 1.
+    kind "slot": `checkpoint[c] <- live[slot]`; "window": the `width` ring rows before the position; "hidden": the ring
+    row of position - 1.
     """
 
     kind: str

@@ -17,7 +17,7 @@ def _powers_up_to(limit: int) -> tuple[int, ...]:
 
 
 def resolve_limits(spec: ModelSpec) -> Limits:
-    """Limits of the engine. The ring covers pending rows, new rows and two conv windows; pages cover drafts past the end."""
+    """Limits of the engine. The ring covers pending rows, new rows and two conv windows; pages cover late drafts."""
     engine = spec.engine
     max_rows = next_power_of_two(engine.max_drafts + 1)
     widths = [layer.mixer.conv_width for layer in spec.pattern_layers if isinstance(layer.mixer, Mamba2Spec)]
