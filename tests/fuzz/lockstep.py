@@ -1,0 +1,111 @@
+"""An executor that runs every operation on the protocol simulator as well, and compares the buffers after each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dsl.reference.protocol import Checkpoint as ModelCheckpoint
+from dsl.reference.protocol import Phase as SlotPhase
+from dsl.reference.protocol import ProtocolMachine, ProtocolShape, SeatResult, Supplied
+from runtime.checkpoints import Checkpoint
+from runtime.executor import Executor, Phase
+from runtime.graphs import Graph
+from runtime.plan import PAD_SLOT_ID
+
+
+class Lockstep(Executor):
+    """Takes the place of an engine's executor. `steps` counts the decode steps compared."""
+
+    def __init__(self, inner: Executor, conv_width: int) -> None:
+        super().__init__(inner.package, inner.buffers, inner.drafting, inner.eager)
+        limits = self.limits
+        shape = ProtocolShape(
+            max_slots=limits.max_slots,
+            max_drafts=limits.max_rows - 1 if self.drafting else 0,
+            conv_width=conv_width,
+            page_size=limits.page_size,
+            ring=limits.ring,
+            drafter_kv_offset=0,
+        )
+        self.machine = ProtocolMachine(shape)
+        self.rows: dict[int, ModelCheckpoint] = {}
+        self.steps = 0
+
+    # What the engine does, on both sides
+
+    def admit(self, slot: int, limit_len: int, temperature: float, seed: int, stops: Sequence[int]) -> None:
+        super().admit(slot, limit_len, temperature, seed, stops)
+        if self.machine.slots[slot].phase is not SlotPhase.FREE:
+            self.machine.release(slot)
+        self.machine.admit(slot, limit_len, frozenset(stops))
+
+    def prefill(self, slot: int, start: int, tokens: Sequence[int], rows: Mapping[int, int]) -> None:
+        super().prefill(slot, start, tokens, rows)
+        wanted = [start + i + 1 if start + i + 1 in rows else None for i in range(len(tokens))]
+        result = self.machine.prefill(slot, tokens, wanted)
+        for checkpoint in result.checkpoints:
+            self._keep(rows[checkpoint.position], checkpoint)
+        self._compare("committed_len", slot, result.committed_len)
+        self._compare("state_len", slot, result.committed_len)
+
+    def begin(self, slot: int, next_drafts: int) -> int:
+        token = super().begin(slot, next_drafts)
+        drafts = next_drafts if self.drafting else 0
+        self._compare_seat(self.machine.begin(slot, drafts, Supplied((token,), self._drafts(slot, drafts))))
+        return token
+
+    def save(self, slot: int, position: int, row: int) -> None:
+        super().save(slot, position, row)
+        self._keep(row, self.machine.save(slot, position))
+        self._compare("state_len", slot, position)
+
+    def restore(self, slot: int, checkpoint: Checkpoint, pages: Sequence[int], copied: tuple[int, int] | None) -> None:
+        super().restore(slot, checkpoint, pages, copied)
+        self.machine.restore(slot, self.rows[checkpoint.index])
+        self._compare("committed_len", slot, checkpoint.position)
+
+    def replay(self, graph: Graph) -> None:
+        key = next(key for key, known in self.graphs.items() if known is graph)
+        if key[0] is not Phase.STEP:
+            super().replay(graph)
+            return
+        _, bucket, verify_drafts, next_drafts = key
+        seats = [slot for slot in self.views["slot_idx"][:bucket] if slot != PAD_SLOT_ID]
+        emit = {slot: self.views["emit_position"][slot] for slot in seats if self.views["emit_position"][slot] >= 0}
+        rows = {slot: self.views["emit_checkpoint"][slot] for slot in emit}
+        super().replay(graph)
+        supplied = {slot: self._supplied(slot, next_drafts) for slot in seats}
+        for result in self.machine.step(seats, verify_drafts, next_drafts, emit=emit, supplied=supplied):
+            self._compare_seat(result)
+            if result.checkpoint is not None:
+                self._keep(rows[result.slot], result.checkpoint)
+        self.steps += 1
+
+    # Comparing
+
+    def _supplied(self, slot: int, next_drafts: int) -> Supplied:
+        at = slot * self.limits.max_rows
+        emitted = self.views["out_tokens"][at : at + self.views["num_accepted"][slot]].tolist()
+        return Supplied(tuple(emitted), self._drafts(slot, next_drafts))
+
+    def _drafts(self, slot: int, count: int) -> tuple[int, ...]:
+        at = slot * self.limits.max_rows
+        return tuple(self.views["tokens"][at + 1 : at + 1 + count].tolist())
+
+    def _keep(self, row: int, checkpoint: ModelCheckpoint) -> None:
+        if row in self.rows:
+            self.machine.evict(self.rows[row])
+        self.rows[row] = checkpoint
+
+    def _compare_seat(self, result: SeatResult) -> None:
+        self._compare("committed_len", result.slot, result.committed_len)
+        self._compare("state_len", result.slot, result.state_len)
+        self._compare("num_accepted", result.slot, max(result.num_accepted, 1))
+        next_token = self.views["tokens"][result.slot * self.limits.max_rows]
+        assert next_token == result.next_token, (
+            f"slot {result.slot}: next token {next_token}, {result.next_token} expected"
+        )
+
+    def _compare(self, name: str, slot: int, expected: int) -> None:
+        found = self.views[name][slot]
+        assert found == expected, f"{name}[{slot}] is {found}, the protocol says {expected}"
