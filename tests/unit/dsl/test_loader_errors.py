@@ -136,8 +136,8 @@ def test_one_line_per_mistake_in_order_with_place_value_and_rule():
     lines = str(caught.value).splitlines()
     assert lines == [
         "specs/x.yaml:6 d_model = 3.5: must be an integer from 2 to 16384 [wrong_type]",
-        "specs/x.yaml:16 layers.mamba.mixer.num_heads = '1_000': not a plain decimal number (no 1_000, 010, 0x10, 1:30): "
-        "write digits, or quote it if it is text [odd_number]",
+        "specs/x.yaml:16 layers.mamba.mixer.num_heads = '1_000': not a plain decimal number (no 1_000, 010, 0x10, "
+        "1:30): write digits, or quote it if it is text [odd_number]",
         "specs/x.yaml:50 engine.max_slots: missing; needs an integer from 1 to 256 [missing_field]",
         "specs/x.yaml:51 engine.max_slotz: unknown key; did you mean 'max_slots'?; allowed: max_slots, max_context, "
         "max_drafts, prefill_chunk, page_size, checkpoint_slots [unknown_key]",

@@ -1,0 +1,1 @@
+"""What a spec means: small eager PyTorch functions over a dict of weights, one module per layer kind."""

@@ -1,0 +1,12 @@
+"""A Triton backend for CPUs: Triton IR -> C -> shared object, run by a thread pool. See docs/cpu-backend.md.
+
+Triton finds it through the entry point group `triton.backends` (name `cpu`) and imports `compiler` and `driver`. This
+module imports nothing of Triton, so it can be imported while Triton itself is being imported.
+"""
+
+from __future__ import annotations
+
+from .errors import CpuBackendError, GraphStateError, UnsupportedOp
+from .pool import get_num_threads, set_num_threads
+
+__all__ = ["CpuBackendError", "GraphStateError", "UnsupportedOp", "get_num_threads", "set_num_threads"]

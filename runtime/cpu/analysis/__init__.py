@@ -1,0 +1,1 @@
+"""Analyses of a function: effects, affine addresses, induction, masks, panels, placement."""

@@ -1,0 +1,49 @@
+"""Loop-carried integer and pointer tensors that advance by a uniform step: base tensor plus a scalar offset."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..ttir.ir import Function, Op, Value
+from .affine import uniform
+
+_CHEAP = frozenset(
+    "arith.constant tt.make_range tt.splat tt.broadcast tt.expand_dims tt.addptr arith.addi arith.subi arith.muli "
+    "arith.extsi arith.index_cast tt.trans tt.reshape".split()
+)
+
+
+@dataclass(frozen=True)
+class Induction:
+    """`initial + offset`, where the scalar offset grows by `step` per iteration."""
+
+    initial: Value
+    step: Value
+
+
+def find_inductions(function: Function) -> dict[Value, Induction]:
+    """Maps loop arguments and loop results to their Induction."""
+    found: dict[Value, Induction] = {}
+    for op in function.walk():
+        if op.name == "scf.for":
+            _inspect(op, found)
+    return found
+
+
+def _inspect(loop: Op, found: dict[Value, Induction]) -> None:
+    body = loop.regions[0]
+    for k, arg in enumerate(body.args[1:]):
+        initial, next_value = loop.operands[3 + k], body.terminator.operands[k]
+        if not arg.type.is_tensor or next_value.defining not in ("tt.addptr", "arith.addi"):
+            continue
+        base, step = next_value.op.operands
+        step_value = uniform(step)
+        if base is arg and step_value is not None and _recomputable(initial, found):
+            found[arg] = found[loop.results[k]] = Induction(initial, step_value)
+
+
+def _recomputable(value: Value, found: dict[Value, Induction]) -> bool:
+    """May the tensor be evaluated again at every use: index arithmetic on scalars only."""
+    if value in found or not value.type.is_tensor:
+        return True
+    return value.op is not None and value.defining in _CHEAP and all(_recomputable(o, found) for o in value.op.operands)

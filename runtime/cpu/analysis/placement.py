@@ -1,0 +1,176 @@
+"""Where each value lives: a C scalar, an array, or nowhere (evaluated inside the loop nests that use it).
+
+A tensor is stored only where it must be: results of reductions, dots, scans and control flow, loop-carried tensors, and
+expensive values (loads, divisions, elementary functions, long integer chains) that would otherwise be computed twice, in
+another block, after a store, or once per element of a broadcast.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+from ..ttir.ir import Function, Op, Value
+from .affine import Strides
+from .effects import WRITES, Effects
+from .induction import find_inductions
+from .masks import Corners
+from .panel import find_panels
+
+
+class Place(Enum):
+    SCALAR = auto()
+    ARRAY = auto()
+    INLINE = auto()
+    INDUCTION = auto()
+
+
+#: Operations that run at their own place and read whole operands; everything else is evaluated where it is used.
+ROOTS = frozenset(
+    "tt.store tt.reduce tt.scan tt.dot tt.atomic_rmw tt.atomic_cas tt.gather tt.cat tt.histogram tt.unsplat tt.print "
+    "scf.yield scf.for scf.if scf.while scf.condition cf.br cf.cond_br".split()
+)
+SHAPE_OPS = frozenset(
+    "tt.join tt.split tt.broadcast tt.expand_dims tt.reshape tt.trans tt.splat tt.unsplat".split()
+)
+EXPENSIVE = frozenset(
+    "math.exp math.exp2 math.log math.log2 math.sin math.cos math.erf math.tanh math.sqrt math.rsqrt arith.divf arith.remf "
+    "tt.extern_elementwise tt.precise_divf tt.precise_sqrt arith.divsi arith.remsi arith.divui arith.remui".split()
+)
+_LINEAR = frozenset(
+    "arith.addi arith.subi arith.muli arith.extsi tt.splat tt.broadcast tt.expand_dims tt.reshape tt.trans".split()
+)
+#: An inline tree of more elementwise operations than this counts as expensive.
+LONG_CHAIN = 24
+LOAD, SLOW = 1, 2
+
+
+class Placement:
+    """Result of the analysis. `place` is read and updated by the emitter as it stores tensors."""
+
+    def __init__(self, function: Function) -> None:
+        self.function = function
+        self.inductions = find_inductions(function)
+        self.effects = Effects(function)
+        self.strides = Strides({value: ind.initial for value, ind in self.inductions.items()})
+        self.corners = Corners(self.inductions)
+        ops = list(function.walk())
+        self.panels = find_panels([op for op in ops if op.name == "tt.dot"], self.strides, self.effects)
+        self.addresses = _address_values(ops)
+        self.place = self._initial_places(ops)
+        self.stored: set[Value] = set()
+        self._roots: dict[Value, frozenset[Op]] = {}
+        self._costs: dict[Value, tuple[int, int]] = {}
+        for op in reversed(ops):
+            for result in op.results:
+                if self.place[result] is Place.INLINE:
+                    self._decide(op, result)
+
+    def _initial_places(self, ops: list[Op]) -> dict[Value, Place]:
+        place: dict[Value, Place] = {}
+        for block in self.function.blocks:
+            place.update((arg, _storage(arg)) for arg in block.args)
+        for op in ops:
+            for region in op.regions:
+                place.update((arg, _storage(arg)) for arg in region.args)
+            inline = not op.regions and op.name not in ROOTS
+            for result in op.results:
+                place[result] = Place.INLINE if inline and result.type.is_tensor else _storage(result)
+        place.update((value, Place.INDUCTION) for value in self.inductions)
+        return place
+
+    # ---- decisions
+
+    def _decide(self, op: Op, value: Value) -> None:
+        groups = [roots for user, k in value.uses if (roots := self._roots_of_use(user, k)) is not None]
+        self._roots[value] = frozenset().union(*groups)
+        cost = self._cost(value)
+        if cost == 0 or self._is_panel_view(value):
+            return
+        shared = len(self._roots[value]) > 1 and any(group != groups[0] for group in groups)
+        if shared or self._must_store(op, value) or self._recomputed_by_broadcast(value, cost):
+            self.stored.add(value)
+
+    def _roots_of_use(self, user: Op, k: int) -> frozenset[Op] | None:
+        """Root operations in whose loop nest this use is evaluated; None when the use evaluates nothing."""
+        if user.name == "scf.yield" and user.block.parent.name == "scf.for":
+            carried = user.block.args[k + 1]
+            if self.place[carried] is Place.INDUCTION:
+                return None
+        if user.name in ROOTS or user.regions or not user.results:
+            return frozenset((user,))
+        groups = []
+        for result in user.results:
+            evaluated_there = result in self.stored or self.place[result] is Place.SCALAR
+            groups.append(frozenset((user,)) if evaluated_there else self._roots.get(result, frozenset()))
+        return frozenset().union(*groups)
+
+    def _must_store(self, op: Op, value: Value) -> bool:
+        for root in self._roots[value]:
+            if root.block is not op.block:
+                return True
+            if op.name == "tt.load":
+                if self.effects.written_between(op, root) or op.attrs.get("isVolatile") == "true":
+                    return True
+                if root.name in WRITES and not self._same_elements(op.operands[0], root.operands[0]):
+                    return True
+        return False
+
+    def _same_elements(self, loaded: Value, stored: Value) -> bool:
+        """May a load run inside the loop that stores: every element is read before the only write that hits it."""
+        return loaded is stored and (not loaded.type.is_tensor or self.strides.injective(loaded))
+
+    def _is_panel_view(self, value: Value) -> bool:
+        """Used by packed dots alone, as a view of their panel or as a panel they read from memory."""
+        roots = self._roots[value]
+        return bool(roots) and all(root in self.panels and self._views_panel(value, root) for root in roots)
+
+    def _views_panel(self, value: Value, dot: Op) -> bool:
+        panel, step = self.panels[dot], dot.operands[1]
+        while step is not value:
+            if step is panel.pairs:
+                return False
+            step = step.op.operands[0]
+        return value is not panel.pairs or panel.load is not None
+
+    def _recomputed_by_broadcast(self, value: Value, cost: int) -> bool:
+        """Would a broadcast along an outer dimension evaluate the value once per repetition?"""
+        for user, _ in value.uses:
+            if user.name != "tt.broadcast":
+                continue
+            source, target = value.type.dims, user.result.type.dims
+            outer = any(s == 1 and t > 1 and any(x > 1 for x in source[d + 1 :]) for d, (s, t) in enumerate(zip(source, target)))
+            if outer and (cost == SLOW or target[0] >= 4):
+                return True
+        return False
+
+    def _cost(self, value: Value) -> int:
+        """0: cheap enough to evaluate at every use; LOAD: contains a load; SLOW: contains a slow operation."""
+        return self._weigh(value)[0]
+
+    def _weigh(self, value: Value) -> tuple[int, int]:
+        if self.place[value] is not Place.INLINE or value in self.stored:
+            return 0, 0
+        if value not in self._costs:
+            inner = [self._weigh(operand) for operand in value.op.operands]
+            length = sum(n for _, n in inner) + (value.defining not in SHAPE_OPS)
+            own = SLOW if value.defining in EXPENSIVE or length > LONG_CHAIN else LOAD * (value.defining == "tt.load")
+            self._costs[value] = max([own, *(cost for cost, _ in inner)]), length
+        return self._costs[value]
+
+
+def _storage(value: Value) -> Place:
+    return Place.ARRAY if value.type.is_tensor else Place.SCALAR
+
+
+def _address_values(ops: list[Op]) -> set[Value]:
+    """Integer values that only feed pointer arithmetic linearly: these may not wrap, so C may use signed arithmetic."""
+    marked: set[Value] = set()
+    pending = [op.operands[1] for op in ops if op.name == "tt.addptr"]
+    while pending:
+        value = pending.pop()
+        if value in marked:
+            continue
+        marked.add(value)
+        if value.op is not None and value.defining in _LINEAR:
+            pending.extend(value.op.operands)
+    return marked

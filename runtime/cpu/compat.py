@@ -1,0 +1,28 @@
+"""What differs between Triton 3.6 and 3.9, in one place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from triton._C.libtriton import passes
+
+#: Fields that some Triton versions expect among a backend's options or metadata, with the value that means "unused".
+EXTRA_OPTIONS: dict[str, Any] = {
+    "fpsan_homomorphic_casts": False,  # 3.9: jit.run always passes it
+    "instrumentation_mode": "",
+    "ir_override": None,
+}
+
+
+def rewrite_tensor_pointer(pass_manager: Any) -> None:
+    """Block pointers, gone in 3.9."""
+    if hasattr(passes.ttir, "add_rewrite_tensor_pointer"):
+        passes.ttir.add_rewrite_tensor_pointer(pass_manager)
+
+
+def run_passes(pass_manager: Any, module: Any, name: str) -> None:
+    """`pm.run` takes a name for timing since 3.5."""
+    try:
+        pass_manager.run(module, name)
+    except TypeError:
+        pass_manager.run(module)

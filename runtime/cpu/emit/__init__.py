@@ -1,0 +1,1 @@
+"""Emission of C from a verified and placed function."""

@@ -1,0 +1,202 @@
+"""The emitter: names, scopes, storage, and the dispatch from operations to the functions that emit them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from ..analysis.placement import Place, Placement
+from ..errors import LocalMemoryExceeded
+from ..ttir.ir import Block, Function, Op, Value
+from .ctypes import c_type, size_of, widen
+from .elementwise import expression
+from .nest import ZERO, At, Index, Loop, Nest, flat
+
+#: Arrays up to this size live on the stack; bigger ones share a per-thread arena.
+STACK_ARRAY_BYTES = 64 << 10
+ARENA_LIMIT_BYTES = 64 << 20
+
+Emit = Callable[["Emitter", Op], None]
+STATEMENTS: dict[str, Emit] = {}
+
+
+def emits(*names: str) -> Callable[[Emit], Emit]:
+    """Register the function that emits the operations `names` as statements."""
+
+    def register(function: Emit) -> Emit:
+        STATEMENTS.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+class Emitter:
+    """Emits one function. `place` and `names` describe where each value lives at this point of the program."""
+
+    def __init__(self, function: Function) -> None:
+        self.function = function
+        self.placement = Placement(function)
+        self.place: dict[Value, Place] = self.placement.place
+        self.names: dict[Value, str] = {}
+        self.in_place_accumulators: dict[Op, Value] = {}
+        self.arena_bytes = 0
+        self.lines: list[str] = []
+        self._declarations: list[int] = [0]
+        self._counter = 0
+
+    # ---- text
+
+    def fresh(self, prefix: str) -> str:
+        self._counter += 1
+        return f"{prefix}{self._counter}"
+
+    def write(self, *lines: str) -> None:
+        self.lines.extend(lines)
+
+    def declare(self, line: str) -> None:
+        """A declaration at the start of the innermost scope."""
+        self.lines.insert(self._declarations[-1], line)
+
+    @contextmanager
+    def scope(self, header: str = "") -> Iterator[None]:
+        """A C block; arrays declared inside share the stack with those of other blocks."""
+        self.write(f"{header} {{".strip())
+        self._declarations.append(len(self.lines))
+        yield
+        self._declarations.pop()
+        self.write("}")
+
+    # ---- storage
+
+    def array(self, elem: str, numel: int) -> str:
+        """Name of a new 64-byte aligned array in the innermost scope."""
+        name, size = self.fresh("b"), max(numel, 1) * size_of(elem)
+        if size <= STACK_ARRAY_BYTES:
+            self.declare(f"{c_type(elem)} {name}[{max(numel, 1)}] __attribute__((aligned(64)));")
+            return name
+        self.declare(f"{c_type(elem)} *const {name} = ({c_type(elem)} *)(cp_arena + {self.arena_bytes});")
+        self.arena_bytes += -(-size // 64) * 64
+        if self.arena_bytes > ARENA_LIMIT_BYTES:
+            raise LocalMemoryExceeded(kernel=self.function.name, bytes=self.arena_bytes, limit=ARENA_LIMIT_BYTES)
+        return name
+
+    def allocate(self, value: Value) -> str:
+        """Storage for a block argument or a stored result."""
+        if value.type.is_tensor:
+            self.names[value], self.place[value] = self.array(value.type.elem, value.type.numel), Place.ARRAY
+        else:
+            self.names[value], self.place[value] = self.fresh("s"), Place.SCALAR
+            self.declare(f"{c_type(value.type.elem)} {self.names[value]};")
+        return self.names[value]
+
+    def assign(self, target: Value, value: Value) -> None:
+        """Store `value` where `target` lives."""
+        if target.type.is_tensor:
+            self.materialise(value, self.names[target])
+        else:
+            self.write(f"{self.names[target]} = {self.scalar(value)};")
+
+    def scalar(self, value: Value) -> str:
+        return self.names[value]
+
+    def stored(self, value: Value) -> str:
+        """Name of an array that holds `value`, materialised now unless it already is one."""
+        if self.place[value] is not Place.ARRAY:
+            name = self.array(value.type.elem, value.type.numel)
+            self.materialise(value, name)
+            return name
+        return self.names[value]
+
+    def materialise(self, value: Value, target: str, as_type: str | None = None) -> None:
+        """target[row-major] = value, converted to the C type of `as_type` if given."""
+        shape = value.type.dims
+        if self.place[value] is Place.ARRAY and as_type in (None, value.type.elem):
+            self.write(f"memcpy({target}, {self.names[value]}, sizeof({c_type(value.type.elem)}) * {value.type.numel});")
+            return
+        convert = as_type is not None and as_type != value.type.elem
+
+        def build(nest: Nest, index: Index) -> None:
+            code = nest.at(value, index).code
+            code = widen(value.type.elem, code) if convert else code
+            nest.levels[-1].append(f"{target}[{flat(shape, index)}] = {code};")
+
+        self.loop_nest(shape, build, self.innermost(value))
+
+    # ---- loop nests
+
+    def versioned(self, depth: int, build: Callable[[Nest], list[str]]) -> None:
+        """Write the nest that `build` returns; twice if masks could be dropped when corner elements hold."""
+        general = Nest(self, depth)
+        slow = build(general)
+        if not general.corners:
+            self.write("{", *slow, "}")
+            return
+        test = Nest(self, 0)
+        conditions = [self._corner(test, value) for value in general.corners]
+        fast = build(Nest(self, depth, frozenset(general.corners)))
+        self.write("{", *test.levels[0], f"if (cp_likely({' & '.join(conditions)})) {{", *fast, "} else {", *slow, "}", "}")
+
+    def _corner(self, nest: Nest, comparison: Value) -> str:
+        last = self.placement.corners.deciding(comparison) == "last"
+        index = tuple(At(str(size - 1), 0) if last else ZERO for size in comparison.type.dims)
+        return nest.at(comparison, index).code
+
+    def loop_nest(self, shape: Sequence[int], build: Callable[[Nest, Index], None], innermost: int | None = None) -> None:
+        """One loop per dimension, `innermost` last; `build` adds the body to the deepest level."""
+        order = list(range(len(shape)))
+        if innermost is not None and order:
+            order.append(order.pop(innermost))
+
+        def text(nest: Nest) -> list[str]:
+            names = [self.fresh("i") for _ in shape]
+            build(nest, tuple(At(name, order.index(d) + 1) for d, name in enumerate(names)))
+            return nest.loops([Loop(names[d], shape[d]) for d in order])
+
+        self.versioned(len(shape), text)
+
+    def innermost(self, value: Value) -> int | None:
+        """Dimension with unit stride of the first load inside `value`; None for the last one."""
+        if self.place[value] is not Place.INLINE or not value.type.is_tensor:
+            return None
+        op = value.op
+        if op.name == "tt.load":
+            dim = self.placement.strides.innermost(op.operands[0])
+            return dim if dim >= 0 else None
+        if op.name == "tt.trans":
+            source = self.innermost(op.operands[0])
+            return op.attrs["order"].index(source) if source is not None else None
+        same_rank = [o for o in op.operands if o.type.is_tensor and len(o.type.dims) == len(value.type.dims)]
+        if op.name == "tt.reshape" or any(o.type.dims != value.type.dims for o in same_rank):
+            return None
+        return next((dim for o in same_rank if (dim := self.innermost(o)) is not None), None)
+
+    # ---- operations
+
+    def block(self, block: Block, skip_terminator: bool = False) -> None:
+        for op in block.ops[:-1] if skip_terminator else block.ops:
+            self.operation(op)
+
+    def operation(self, op: Op) -> None:
+        if emit := STATEMENTS.get(op.name):
+            emit(self, op)
+            return
+        for result in op.results:
+            if self.place[result] is Place.INLINE:
+                if result in self.placement.stored:
+                    self.store_inline(result)
+            else:
+                self.scalar_result(op, result)
+
+    def store_inline(self, value: Value) -> None:
+        name = self.array(value.type.elem, value.type.numel)
+        self.materialise(value, name)
+        self.names[value], self.place[value] = name, Place.ARRAY
+
+    def scalar_result(self, op: Op, result: Value) -> None:
+        args = [self.names[operand] for operand in op.operands]
+        self.define(result, expression(op, args, result in self.placement.addresses))
+
+    def define(self, result: Value, code: str) -> None:
+        """A new C scalar holding `code`."""
+        self.names[result] = self.fresh("s")
+        self.write(f"{c_type(result.type.elem)} const {self.names[result]} = {code};")

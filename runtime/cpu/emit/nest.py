@@ -1,0 +1,232 @@
+"""A loop nest under construction.
+
+Tensors that are not stored are index functions: `Nest.at(value, index)` returns the C expression of one element and
+places the statements it needs at the outermost loop level their indices allow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..analysis.placement import Place
+from ..ttir.ir import Op, Value
+from .ctypes import c_type, literal
+from .elementwise import expression
+
+if TYPE_CHECKING:
+    from .emitter import Emitter
+
+
+class At(NamedTuple):
+    """A C expression and the loop level it is known from: 0 outside all loops, k inside the k-th."""
+
+    code: str
+    level: int
+
+
+ZERO = At("0", 0)
+Index = tuple[At, ...]
+
+
+class Loop(NamedTuple):
+    """`for (int var = low; var < high; var++)`"""
+
+    var: str
+    high: int
+    low: int = 0
+
+
+def flat(shape: Sequence[int], index: Index) -> str:
+    """Row-major position of `index`."""
+    terms, stride = [], 1
+    for at, size in zip(reversed(index), reversed(shape), strict=True):
+        if size != 1 and at.code != "0":
+            terms.append(f"{at.code}*{stride}" if stride != 1 else at.code)
+        stride *= size
+    return " + ".join(reversed(terms)) or "0"
+
+
+def deepest(parts: Iterable[At]) -> int:
+    return max((part.level for part in parts), default=0)
+
+
+class Nest:
+    """Statements per loop level. `assumed` comparisons are known to hold; `corners` are those that could be assumed."""
+
+    def __init__(self, emitter: Emitter, depth: int, assumed: frozenset[Value] = frozenset()) -> None:
+        self.emitter = emitter
+        self.levels: list[list[str]] = [[] for _ in range(depth + 1)]
+        self.assumed = assumed
+        self.corners: list[Value] = []
+        self._memo: dict[tuple, At] = {}
+
+    def temporary(self, level: int, ctype: str, code: str) -> At:
+        name = self.emitter.fresh("t")
+        self.levels[level].append(f"{ctype} const {name} = {code};")
+        return At(name, level)
+
+    def at(self, value: Value, index: Index) -> At:
+        """One element of `value`; index has one entry per dimension."""
+        place = self.emitter.place[value]
+        if place is Place.SCALAR:
+            return At(self.emitter.names[value], 0)
+        if place is Place.ARRAY:
+            return At(f"{self.emitter.names[value]}[{flat(value.type.dims, index)}]", deepest(index))
+        key = (value, tuple(i.code for i in index))
+        if key not in self._memo:
+            self._memo[key] = self._evaluate(value, index)
+        return self._memo[key]
+
+    def _evaluate(self, value: Value, index: Index) -> At:
+        if self.emitter.place[value] is Place.INDUCTION:
+            start = self.at(self.emitter.placement.inductions[value].initial, index)
+            return At(f"({start.code} + {self.emitter.names[value]})", start.level)
+        op = value.op
+        if rule := RULES.get(op.name):
+            return rule(self, op, value, index)
+        args = [self.at(operand, index if operand.type.is_tensor else ()) for operand in op.operands]
+        code = expression(op, [a.code for a in args], value in self.emitter.placement.addresses)
+        return self.temporary(deepest(args), c_type(value.type.elem), code)
+
+    # ---- masks
+
+    def mask(self, value: Value, index: Index) -> At | None:
+        """A mask element, None when it is known to hold."""
+        op = value.op if self.emitter.place[value] is Place.INLINE else None
+        match op.name if op else None:
+            case "arith.andi":
+                parts = [m for operand in op.operands if (m := self.mask(operand, index)) is not None]
+                return At(" & ".join(f"({p.code})" for p in parts), deepest(parts)) if parts else None
+            case "tt.broadcast":
+                return self.mask(op.operands[0], broadcast_index(op, index))
+            case "tt.expand_dims":
+                axis = int(op.attrs["axis"])
+                return self.mask(op.operands[0], index[:axis] + index[axis + 1 :])
+            case "arith.cmpi" if value in self.assumed:
+                return None
+            case "arith.cmpi" if self.emitter.placement.corners.deciding(value) and value not in self.corners:
+                self.corners.append(value)
+        return self.at(value, index)
+
+    # ---- text
+
+    def loops(self, loops: Sequence[Loop], independent: bool = True) -> list[str]:
+        """Lines of the nest: level statements wrapped in `loops`, the innermost marked free of dependences."""
+        lines = list(self.levels[0])
+        for k, loop in enumerate(loops):
+            if independent and k == len(loops) - 1:
+                lines.append("#pragma GCC ivdep")
+            lines.append(f"for (int {loop.var} = {loop.low}; {loop.var} < {loop.high}; {loop.var}++) {{")
+            lines += self.levels[k + 1]
+        lines.append("}" * len(loops))
+        return lines
+
+
+# ---- inline rules of operations that are not elementwise
+
+Rule = Callable[[Nest, Op, Value, Index], At]
+
+
+def broadcast_index(op: Op, index: Index) -> Index:
+    return tuple(i if size != 1 else ZERO for i, size in zip(index, op.operands[0].type.dims, strict=True))
+
+
+def _constant(nest: Nest, op: Op, value: Value, index: Index) -> At:
+    return At(literal(op), 0)
+
+
+def _make_range(nest: Nest, op: Op, value: Value, index: Index) -> At:
+    start = op.attrs["start"]
+    return index[0] if start == "0" else At(f"({index[0].code} + {start})", index[0].level)
+
+
+def _splat(nest: Nest, op: Op, value: Value, index: Index) -> At:
+    source = op.operands[0]
+    return nest.at(source, tuple(ZERO for _ in source.type.dims))
+
+
+def _broadcast(nest: Nest, op: Op, value: Value, index: Index) -> At:
+    return nest.at(op.operands[0], broadcast_index(op, index))
+
+
+def _expand_dims(nest: Nest, op: Op, value: Value, index: Index) -> At:
+    axis = int(op.attrs["axis"])
+    return nest.at(op.operands[0], index[:axis] + index[axis + 1 :])
+
+
+def _trans(nest: Nest, op: Op, value: Value, index: Index) -> At:
+    source: list[At] = [ZERO] * len(index)
+    for k, dim in enumerate(op.attrs["order"]):
+        source[dim] = index[k]
+    return nest.at(op.operands[0], tuple(source))
+
+
+def _reshape(nest: Nest, op: Op, value: Value, index: Index) -> At:
+    source, target = op.operands[0].type.dims, value.type.dims
+    grouped = _group_reshape(source, target, index)
+    if grouped is None:
+        level = deepest(index)
+        position = nest.temporary(level, "int", flat(target, index))
+        grouped, stride = [], 1
+        for size in reversed(source):
+            grouped.append(ZERO if size == 1 else At(f"(({position.code} / {stride}) % {size})", level))
+            stride *= size
+        grouped.reverse()
+    return nest.at(op.operands[0], tuple(grouped))
+
+
+def _group_reshape(source: tuple[int, ...], target: tuple[int, ...], index: Index) -> list[At] | None:
+    """Source index when the reshape only adds or removes dimensions of size 1, or merges dimensions; else None."""
+    result: list[At] = []
+    dims = [(at, size) for at, size in zip(index, target, strict=True) if size != 1]
+    for size in source:
+        part: list[tuple[At, int]] = []
+        product = 1
+        while product < size and dims:
+            part.append(dims.pop(0))
+            product *= part[-1][1]
+        if product != size:
+            return None
+        if len(part) == 1:
+            result.append(part[0][0])
+        else:
+            code = flat([s for _, s in part], tuple(at for at, _ in part))
+            result.append(At(f"({code})", deepest(at for at, _ in part)) if part else ZERO)
+    return result
+
+
+def _join(nest: Nest, op: Op, value: Value, index: Index) -> At:
+    first, second = (nest.at(operand, index[:-1]) for operand in op.operands)
+    level = deepest((first, second, index[-1]))
+    return nest.temporary(level, c_type(value.type.elem), f"({index[-1].code} ? {second.code} : {first.code})")
+
+
+def _split(nest: Nest, op: Op, value: Value, index: Index) -> At:
+    return nest.at(op.operands[0], (*index, At(str(value.index), 0)))
+
+
+def _load(nest: Nest, op: Op, value: Value, index: Index) -> At:
+    elem = c_type(value.type.elem)
+    pointer = nest.at(op.operands[0], index)
+    level, code = pointer.level, f"*({pointer.code})"
+    mask = nest.mask(op.operands[1], index) if len(op.operands) > 1 else None
+    if mask is not None:
+        other = nest.at(op.operands[2], index) if len(op.operands) > 2 else At(f"({elem})0", 0)
+        level, code = deepest((pointer, mask, other)), f"({mask.code}) ? {code} : {other.code}"
+    return nest.temporary(level, elem, code)
+
+
+RULES: dict[str, Rule] = {
+    "arith.constant": _constant,
+    "ub.poison": _constant,
+    "tt.make_range": _make_range,
+    "tt.splat": _splat,
+    "tt.broadcast": _broadcast,
+    "tt.expand_dims": _expand_dims,
+    "tt.trans": _trans,
+    "tt.reshape": _reshape,
+    "tt.join": _join,
+    "tt.split": _split,
+    "tt.load": _load,
+}

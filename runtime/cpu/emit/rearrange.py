@@ -1,0 +1,42 @@
+"""tt.gather, tt.cat, tt.histogram."""
+
+from __future__ import annotations
+
+from ..ttir.ir import Op
+from .emitter import Emitter, emits
+from .nest import At, Index, Nest, flat
+
+
+@emits("tt.gather")
+def gather(e: Emitter, op: Op) -> None:
+    source, indices = op.operands
+    axis, table = int(op.attrs["axis"]), e.stored(source)
+    target = e.allocate(op.result)
+
+    def build(nest: Nest, index: Index) -> None:
+        picked = At(f"({nest.at(indices, index).code})", len(index))
+        position = flat(source.type.dims, (*index[:axis], picked, *index[axis + 1 :]))
+        nest.levels[-1].append(f"{target}[{flat(op.result.type.dims, index)}] = {table}[{position}];")
+
+    e.loop_nest(op.result.type.dims, build)
+
+
+@emits("tt.cat")
+def cat(e: Emitter, op: Op) -> None:
+    first, second = op.operands
+    target = e.allocate(op.result)
+    e.materialise(first, target)
+    e.materialise(second, f"({target} + {first.type.numel})")
+
+
+@emits("tt.histogram")
+def histogram(e: Emitter, op: Op) -> None:
+    """Values outside the bins are not counted."""
+    values, *rest = op.operands
+    source, mask = e.stored(values), e.stored(rest[0]) if rest else None
+    target, i = e.allocate(op.result), e.fresh("i")
+    bins = op.result.type.numel
+    allowed = f"{mask}[{i}] && " if mask else ""
+    e.write(f"for (int {i} = 0; {i} < {bins}; {i}++) {target}[{i}] = 0;")
+    with e.scope(f"for (int {i} = 0; {i} < {values.type.numel}; {i}++)"):
+        e.write(f"if ({allowed}(uint64_t){source}[{i}] < {bins}) {target}[{source}[{i}]]++;")

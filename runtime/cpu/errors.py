@@ -1,0 +1,69 @@
+"""Errors of the CPU backend: one class per mistake, message template in the class, stable code."""
+
+from __future__ import annotations
+
+
+class CpuBackendError(RuntimeError):
+    """Base class; `code` is stable, `message` is a template over the keyword arguments."""
+
+    code = "cpu-backend"
+    message = "{detail}"
+
+    def __init__(self, **fields: object) -> None:
+        self.fields = fields
+        super().__init__(f"[{self.code}] " + self.message.format(**fields))
+
+    def __deepcopy__(self, memo: dict) -> CpuBackendError:
+        return type(self)(**self.fields)
+
+    def __reduce__(self) -> tuple:
+        return _rebuild, (type(self), self.fields)
+
+
+def _rebuild(cls: type[CpuBackendError], fields: dict) -> CpuBackendError:
+    return cls(**fields)
+
+
+class UnsupportedOp(CpuBackendError):
+    """A kernel uses an operation, or an operation on types, that this backend does not implement."""
+
+    code = "cpu-unsupported-op"
+    message = "{location}: kernel {kernel}: {op} on ({types}) is not supported on CPU: {reason}"
+
+
+class MalformedIr(CpuBackendError):
+    """The TTIR text did not have the form the parser knows: a Triton version this backend was not made for."""
+
+    code = "cpu-malformed-ir"
+    message = "kernel {kernel}: cannot read TTIR line {line!r}: {reason}"
+
+
+class LocalMemoryExceeded(CpuBackendError):
+    """The tiles one program keeps in memory exceed the limit."""
+
+    code = "cpu-local-memory"
+    message = "kernel {kernel}: {bytes} bytes of local tiles per program, at most {limit}: use smaller BLOCK_* sizes"
+
+
+class CompilerMissing(CpuBackendError):
+    """No C compiler: kernels cannot be built."""
+
+    code = "cpu-no-compiler"
+    message = (
+        "C compiler {cc!r} not found: running Triton kernels on CPU needs gcc (11 or newer). "
+        "Install it or set STEPFORGE_CPU_CC"
+    )
+
+
+class CompilationFailed(CpuBackendError):
+    """The C compiler refused generated code: a defect of this backend."""
+
+    code = "cpu-compilation-failed"
+    message = "{cc} failed on {name}:\n{stderr}"
+
+
+class GraphStateError(CpuBackendError):
+    """A HostGraph was used out of order (nested capture, replay before capture, second capture)."""
+
+    code = "cpu-graph-state"
+    message = "HostGraph: {reason}"

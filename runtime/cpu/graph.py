@@ -1,0 +1,127 @@
+"""Host graph: kernel launches recorded once, replayed by one C call. CUDA-graph semantics on a CPU.
+
+    graph = HostGraph()
+    with graph.capture():
+        kernel[grid](x, y, n, BLOCK=256)      # recorded, not executed
+    graph.replay()
+
+Pointers and scalars are frozen at capture: a Python number changed afterwards has no effect, a tensor must be refilled in
+place. The graph keeps captured tensors alive. Only Triton launches of the capturing thread are recorded; a torch operation
+inside `capture` runs immediately, as does its side effect, and is not part of the graph.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from . import launcher, pool
+from .errors import GraphStateError
+
+_RECORD = struct.Struct("=QQIIII")  # cp_launch of native/pool.h
+_capture_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A recorded launch. `tensors`: (parameter, data_ptr) and `scalars`: (parameter, value), in argument order."""
+
+    name: str
+    grid: tuple[int, int, int]
+    tensors: tuple[tuple[str, int], ...]
+    scalars: tuple[tuple[str, Any], ...]
+
+
+class HostGraph:
+    """States: new, capturing, ready. A graph is captured once; a failed capture leaves it new."""
+
+    def __init__(self) -> None:
+        self.launches: list[Launch] = []
+        self._state = "new"
+        self._addresses: list[int] = []
+        self._packed: list[ctypes.Array] = []
+        self._alive: list[tuple] = []
+        self._records = ctypes.create_string_buffer(0)
+        self._where = 0
+        self._run = None
+
+    @property
+    def num_launches(self) -> int:
+        return len(self.launches)
+
+    @contextmanager
+    def capture(self) -> Iterator[HostGraph]:
+        """Record the launches of this thread instead of running them. Kernels are compiled if necessary. Raises
+        GraphStateError when any capture is in progress or this graph is captured already."""
+        if self._state != "new":
+            raise GraphStateError(reason=f"capture of a graph that is {self._state}")
+        if not _capture_lock.acquire(blocking=False):
+            raise GraphStateError(reason="another capture is in progress")
+        owner = threading.get_ident()
+
+        def record(source: launcher.KernelLauncher, function: int, grid: tuple, packed: bytes, args: tuple) -> bool:
+            if threading.get_ident() != owner:
+                return False
+            self._record(source, function, grid, packed, args)
+            return True
+
+        self._state, launcher.recorder = "capturing", record
+        try:
+            yield self
+        except BaseException:
+            self.__init__()
+            raise
+        else:
+            self._freeze()
+        finally:
+            launcher.recorder = None
+            _capture_lock.release()
+
+    def _record(self, source: launcher.KernelLauncher, function: int, grid: tuple, packed: bytes, args: tuple) -> None:
+        described = list(source.describe(args))
+        self.launches.append(
+            Launch(
+                source.name,
+                tuple(int(g) for g in grid),
+                tuple((name, value.data_ptr()) for name, value in described if hasattr(value, "data_ptr")),
+                tuple((name, value) for name, value in described if not hasattr(value, "data_ptr")),
+            )
+        )
+        self._addresses.append(function)
+        self._packed.append(ctypes.create_string_buffer(packed, max(len(packed), 8)))
+        self._alive.append(args)
+
+    def _freeze(self) -> None:
+        content = b"".join(
+            _RECORD.pack(function, ctypes.addressof(packed), *launch.grid, 0)
+            for function, packed, launch in zip(self._addresses, self._packed, self.launches, strict=True)
+        )
+        self._records = ctypes.create_string_buffer(content, max(len(content), 8))
+        self._where = ctypes.addressof(self._records)
+        self._run = pool.library().cp_run_launches
+        self._state = "ready"
+
+    def replay(self) -> None:
+        """Run all launches in order and wait for the last one. Raises GraphStateError before capture."""
+        if self._run is None:
+            raise GraphStateError(reason=f"replay of a graph that is {self._state}")
+        self._run(self._where, len(self.launches), None)
+
+    def profile(self, repeats: int = 20) -> list[tuple[str, float]]:
+        """Kernel name and median seconds of each launch over `repeats` replays, from its opening to that of the next one."""
+        if self._run is None:
+            raise GraphStateError(reason=f"profile of a graph that is {self._state}")
+        count = len(self.launches)
+        times = (ctypes.c_int64 * (count + 1))()
+        samples: list[list[int]] = [[] for _ in range(count)]
+        for _ in range(repeats):
+            self._run(self._where, count, times)
+            for k in range(count):
+                samples[k].append(times[k + 1] - times[k])
+        return [(launch.name, median(sample) * 1e-9) for launch, sample in zip(self.launches, samples, strict=True)]

@@ -1,0 +1,82 @@
+"""Packing launch arguments and calling compiled kernels."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from . import pool
+
+#: How each argument is packed into 8 bytes (see emit/kernel.py).
+_FORMATS = {
+    **dict.fromkeys(("i1", "i8", "i16", "i32", "i64"), "q"),
+    **dict.fromkeys(("u1", "u8", "u16", "u32", "u64"), "Q"),
+    **dict.fromkeys(("fp16", "bf16", "fp32", "f32", "fp64"), "d"),
+}
+
+#: Called instead of running a launch while a host graph is being captured; see graph.py.
+recorder: Callable[[KernelLauncher, int, tuple[int, int, int], bytes, tuple], bool] | None = None
+
+
+def _leaves(signature: tuple, path: tuple[int, ...] = ()) -> Iterator[tuple[tuple[int, ...], str]]:
+    """Positions and types of all arguments that are passed at run time; tuples are flattened."""
+    for k, type_ in enumerate(signature):
+        if isinstance(type_, tuple):
+            yield from _leaves(type_, (*path, k))
+        elif type_ != "constexpr":
+            yield (*path, k), type_
+
+
+def _address(argument: Any) -> int:
+    """Of a tensor, of None (0), or an address given as an integer."""
+    if argument is None:
+        return 0
+    return argument if isinstance(argument, int) else argument.data_ptr()
+
+
+def _compile_packer(leaves: list[tuple[tuple[int, ...], str]], pointer: str) -> Callable[[tuple], bytes]:
+    """A function `args -> bytes` for one signature, made from text because this is the cost of every launch."""
+    parts = []
+    for path, type_ in leaves:
+        item = "args" + "".join(f"[{k}]" for k in path)
+        parts.append(pointer.format(item) if type_.startswith("*") else item)
+    layout = "=" + "".join("Q" if type_.startswith("*") else _FORMATS[type_] for _, type_ in leaves)
+    namespace = {"pack": struct.Struct(layout).pack, "address": _address}
+    exec(f"def packer(args):\n    return pack({', '.join(parts)})", namespace)
+    return namespace["packer"]
+
+
+class KernelLauncher:
+    """Triton calls it as (gx, gy, gz, stream, function, packed metadata, launch metadata, enter, exit, *arguments)."""
+
+    def __init__(self, source: Any, metadata: Any) -> None:
+        self.name: str = metadata.name
+        self.parameters = list(source.signature)
+        self.leaves = list(_leaves(tuple(source.signature.values())))
+        self._pack_tensors = _compile_packer(self.leaves, "{}.data_ptr()")
+        self._pack_any = _compile_packer(self.leaves, "address({})")
+
+    def describe(self, args: tuple) -> Iterator[tuple[str, Any]]:
+        """(parameter, argument) of every run-time argument; elements of tuples share their parameter's name."""
+        for path, _ in self.leaves:
+            value: Any = args
+            for k in path:
+                value = value[k]
+            yield self.parameters[path[0]], value
+
+    def __call__(
+        self, gx: int, gy: int, gz: int, stream: int, function: int, packed_metadata: Any, launch_metadata: Any,
+        enter_hook: Any, exit_hook: Any, *args: Any,
+    ) -> None:  # fmt: skip
+        try:
+            packed = self._pack_tensors(args)
+        except AttributeError:
+            packed = self._pack_any(args)
+        if recorder is not None and recorder(self, function, (gx, gy, gz), packed, args):
+            return
+        if enter_hook is not None:
+            enter_hook(launch_metadata)
+        pool.run_one(function, packed, gx, gy, gz)
+        if exit_hook is not None:
+            exit_hook(launch_metadata)

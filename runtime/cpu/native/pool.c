@@ -1,0 +1,328 @@
+/* Thread pool for launches: pthreads, bounded spinning, then futex sleep.
+ *
+ * Programs are claimed, not assigned: every thread owns a static range of each launch (so a program meets the same core
+ * and its cache again) and takes it in chunks; when its range is empty it takes chunks of other ranges. A launch is
+ * complete when all its programs have finished, and the thread that finishes the last one opens the next launch. Nobody
+ * ever waits for a thread that holds no program, so a descheduled or late thread delays nothing but its own chunk.
+ *
+ * A launch has a generation. `ring[generation % RING]` describes it; a thread waits for generation g + 1 on the line that
+ * will carry it, so opening a launch costs one cache line transfer per thread. A claim word is (generation, next program)
+ * of one range; a word of an older generation means "nothing claimed yet", so nothing is reset between launches. Reading a
+ * launch is a sequence lock on its generation: a late thread may read a torn description, but then sees that the generation
+ * changed, or that nothing is left to claim.
+ */
+#define _GNU_SOURCE
+#include "pool.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#define cpu_relax() _mm_pause()
+#else
+#define cpu_relax() atomic_signal_fence(memory_order_seq_cst)
+#endif
+
+#define MAX_THREADS 256
+#define RING 4
+#define CHUNKS_PER_RANGE 8
+#define STEAL_PATIENCE 16 /* relaxations before taking from another thread's range */
+#define LINE _Alignas(64)
+
+/* What a thread needs to know of a launch; one cache line. Fields are atomic because late threads may read them while they
+ * change; `generation` is written last. count 0 marks the end of a region. */
+typedef struct {
+  LINE _Atomic uint32_t generation;
+  _Atomic uint32_t threads;
+  _Atomic(cp_kernel) run;
+  _Atomic(const char *) args;
+  _Atomic uint32_t grid[3];
+  _Atomic uint32_t count;
+  _Atomic uint64_t finish_at; /* value of `finished` when all programs are done */
+} open_launch;
+
+typedef struct {
+  cp_kernel run;
+  const char *args;
+  uint32_t grid[3], count, threads, generation;
+  uint64_t finish_at;
+} launch_copy;
+
+typedef struct {
+  LINE _Atomic uint64_t word; /* generation << 32 | next program */
+} claim;
+
+static open_launch ring[RING];
+static claim claims[MAX_THREADS];
+static struct {
+  LINE _Atomic uint64_t finished; /* programs finished since the process started */
+} progress;
+static struct {
+  LINE _Atomic int count;
+} sleepers;
+
+/* The region being run; touched only by the thread that opens the next launch. */
+static struct {
+  const cp_launch *launches;
+  int64_t count, next;
+  int64_t *times;
+  uint32_t generation;
+  uint32_t threads;
+} region;
+
+static pthread_mutex_t busy = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic int wanted_threads = 1;
+static int started_workers = 0;
+static _Atomic int spin_budget = 2000;
+
+static int64_t now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * 1000000000ll + t.tv_nsec;
+}
+
+static void futex(_Atomic uint32_t *word, int operation, uint32_t value) {
+  syscall(SYS_futex, (uint32_t *)word, operation | FUTEX_PRIVATE_FLAG, value, NULL, NULL, 0);
+}
+
+/* ---- opening launches */
+
+static uint32_t programs(const cp_launch *l) { return l->grid[0] * l->grid[1] * l->grid[2]; }
+
+static void publish(const cp_launch *launch) {
+  uint32_t generation = ++region.generation;
+  open_launch *o = &ring[generation % RING];
+  uint32_t count = launch ? programs(launch) : 0;
+  uint64_t base = atomic_load_explicit(&progress.finished, memory_order_relaxed);
+  /* even an unlucky reader that still waits for this line's previous generation must not take the new fields for it */
+  atomic_store_explicit(&o->generation, generation - RING + 1, memory_order_relaxed);
+  atomic_thread_fence(memory_order_release);
+  if (launch) {
+    atomic_store_explicit(&o->run, launch->run, memory_order_relaxed);
+    atomic_store_explicit(&o->args, launch->args, memory_order_relaxed);
+    for (int d = 0; d < 3; d++) atomic_store_explicit(&o->grid[d], launch->grid[d], memory_order_relaxed);
+  }
+  atomic_store_explicit(&o->threads, region.threads, memory_order_relaxed);
+  atomic_store_explicit(&o->count, count, memory_order_relaxed);
+  atomic_store_explicit(&o->finish_at, base + count, memory_order_relaxed);
+  atomic_store_explicit(&o->generation, generation, memory_order_seq_cst);
+  if (atomic_load_explicit(&sleepers.count, memory_order_seq_cst) > 0) futex(&o->generation, FUTEX_WAKE, INT_MAX);
+}
+
+/* Open the next launch that has programs, or end the region. */
+static void open_next(void) {
+  while (region.next < region.count) {
+    const cp_launch *launch = &region.launches[region.next];
+    if (region.times) region.times[region.next] = now_ns();
+    region.next++;
+    if (programs(launch)) {
+      publish(launch);
+      return;
+    }
+  }
+  if (region.times) region.times[region.count] = now_ns();
+  publish(NULL);
+}
+
+/* ---- running programs */
+
+static uint32_t range_start(uint32_t count, uint32_t threads, uint32_t index) {
+  return (uint32_t)(((uint64_t)count * index + threads - 1) / threads);
+}
+
+/* Claim a chunk of range `index`. Returns the number of programs, 0 when the range is empty or the launch is over. */
+static uint32_t claim_chunk(const launch_copy *l, uint32_t index, uint32_t *begin) {
+  uint32_t low = range_start(l->count, l->threads, index), high = range_start(l->count, l->threads, index + 1);
+  uint64_t word = atomic_load_explicit(&claims[index].word, memory_order_relaxed);
+  for (;;) {
+    int32_t age = (int32_t)((uint32_t)(word >> 32) - l->generation);
+    uint32_t next = age < 0 ? low : (uint32_t)word;
+    if (age > 0 || next >= high) return 0;
+    uint32_t chunk = (high - low) / CHUNKS_PER_RANGE;
+    chunk = chunk == 0 ? 1 : chunk > high - next ? high - next : chunk;
+    uint64_t taken = (uint64_t)l->generation << 32 | (next + chunk);
+    if (atomic_compare_exchange_weak_explicit(&claims[index].word, &word, taken, memory_order_acq_rel, memory_order_relaxed)) {
+      *begin = next;
+      return chunk;
+    }
+  }
+}
+
+/* Run what can be claimed of one range; true if that finished the launch. */
+static bool run_range(const launch_copy *l, uint32_t index) {
+  uint32_t begin, chunk, done = 0;
+  while ((chunk = claim_chunk(l, index, &begin))) {
+    l->run(l->args, begin, begin + (int64_t)chunk, l->grid[0], l->grid[1], l->grid[2]);
+    done += chunk;
+  }
+  return done && atomic_fetch_add_explicit(&progress.finished, done, memory_order_acq_rel) + done == l->finish_at;
+}
+
+static bool still_open(uint32_t generation) {
+  return atomic_load_explicit(&ring[(generation + 1) % RING].generation, memory_order_relaxed) != generation + 1;
+}
+
+/* Work on a launch until nothing is left to claim. The thread that finishes it opens the next one. */
+static void work(const launch_copy *l, uint32_t self) {
+  if (self < l->threads && run_range(l, self)) {
+    open_next();
+    return;
+  }
+  for (int i = 0; i < STEAL_PATIENCE; i++) cpu_relax();
+  for (uint32_t k = 1; k < l->threads && still_open(l->generation); k++) {
+    if (run_range(l, (self + k) % l->threads)) {
+      open_next();
+      return;
+    }
+  }
+}
+
+/* Copy the description of `generation`; false if it was replaced meanwhile. */
+static bool read_launch(uint32_t generation, launch_copy *l) {
+  open_launch *o = &ring[generation % RING];
+  l->run = atomic_load_explicit(&o->run, memory_order_relaxed);
+  l->args = atomic_load_explicit(&o->args, memory_order_relaxed);
+  for (int d = 0; d < 3; d++) l->grid[d] = atomic_load_explicit(&o->grid[d], memory_order_relaxed);
+  l->count = atomic_load_explicit(&o->count, memory_order_relaxed);
+  l->threads = atomic_load_explicit(&o->threads, memory_order_relaxed);
+  l->finish_at = atomic_load_explicit(&o->finish_at, memory_order_relaxed);
+  l->generation = generation;
+  atomic_thread_fence(memory_order_acquire);
+  return atomic_load_explicit(&o->generation, memory_order_relaxed) == generation;
+}
+
+/* Wait until a generation after `seen` is open: spin, then sleep. Returns the newest one known. */
+static uint32_t wait_after(uint32_t seen) {
+  _Atomic uint32_t *word = &ring[(seen + 1) % RING].generation;
+  for (int spins = atomic_load_explicit(&spin_budget, memory_order_relaxed);;) {
+    uint32_t value = atomic_load_explicit(word, memory_order_acquire);
+    if ((int32_t)(value - seen) > 0) return value;
+    if (spins-- > 0) {
+      cpu_relax();
+      continue;
+    }
+    atomic_fetch_add_explicit(&sleepers.count, 1, memory_order_seq_cst);
+    if (atomic_load_explicit(word, memory_order_seq_cst) == value) futex(word, FUTEX_WAIT, value);
+    atomic_fetch_sub_explicit(&sleepers.count, 1, memory_order_relaxed);
+  }
+}
+
+static void *worker(void *argument) {
+  uint32_t self = (uint32_t)(uintptr_t)argument, seen = 0;
+  for (int i = 0; i < RING; i++) {
+    uint32_t g = atomic_load_explicit(&ring[i].generation, memory_order_relaxed);
+    seen = (int32_t)(g - seen) > 0 ? g : seen;
+  }
+  while ((int)self < atomic_load_explicit(&wanted_threads, memory_order_relaxed)) {
+    launch_copy l;
+    if (read_launch(seen, &l) && l.count) work(&l, self);
+    seen = wait_after(seen);
+  }
+  return NULL;
+}
+
+/* ---- regions */
+
+static void start_workers(void) {
+  while (started_workers < wanted_threads - 1) {
+    pthread_t thread;
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&attributes, 8u << 20);
+    int failed = pthread_create(&thread, &attributes, worker, (void *)(uintptr_t)(started_workers + 1));
+    pthread_attr_destroy(&attributes);
+    if (failed) break;
+    started_workers++;
+  }
+}
+
+/* Claim words compare generations modulo 2^32: bring words of ranges that were not used for long up to date. */
+static void refresh_claims(void) {
+  static uint32_t refreshed;
+  if (region.generation - refreshed < 1u << 28) return;
+  refreshed = region.generation;
+  for (int i = 0; i < MAX_THREADS; i++) atomic_store(&claims[i].word, (uint64_t)refreshed << 32 | UINT32_MAX);
+}
+
+static void run_alone(const cp_launch *launches, int64_t count, int64_t *times) {
+  for (int64_t i = 0; i < count; i++) {
+    const cp_launch *l = &launches[i];
+    if (times) times[i] = now_ns();
+    int64_t n = (int64_t)l->grid[0] * l->grid[1] * l->grid[2];
+    if (n) l->run(l->args, 0, n, l->grid[0], l->grid[1], l->grid[2]);
+  }
+  if (times) times[count] = now_ns();
+}
+
+static bool fits(const cp_launch *launches, int64_t count) {
+  for (int64_t i = 0; i < count; i++)
+    if ((double)launches[i].grid[0] * launches[i].grid[1] * launches[i].grid[2] > INT32_MAX) return false;
+  return true;
+}
+
+void cp_run_launches(const cp_launch *launches, int64_t count, int64_t *times) {
+  bool alone = wanted_threads == 1 || !fits(launches, count) || (count == 1 && !times && programs(launches) == 1);
+  if (alone || pthread_mutex_trylock(&busy)) {
+    run_alone(launches, count, times);
+    return;
+  }
+  start_workers();
+  refresh_claims();
+  region.launches = launches;
+  region.count = count;
+  region.next = 0;
+  region.times = times;
+  region.threads = (uint32_t)started_workers + 1;
+  uint32_t generation = region.generation + 1;
+  open_next();
+  for (;;) {
+    launch_copy l;
+    if (read_launch(generation, &l)) {
+      if (!l.count) break;
+      work(&l, 0);
+    }
+    generation = wait_after(generation);
+  }
+  pthread_mutex_unlock(&busy);
+}
+
+void cp_run_one(cp_kernel run, const char *args, uint32_t gx, uint32_t gy, uint32_t gz) {
+  cp_launch launch = {run, args, {gx, gy, gz}, 0};
+  cp_run_launches(&launch, 1, NULL);
+}
+
+/* ---- configuration and fork */
+
+static void after_fork_in_child(void) {
+  pthread_mutex_init(&busy, NULL);
+  started_workers = 0;
+  atomic_store(&sleepers.count, 0);
+}
+
+static int relaxations_per(int microseconds) {
+  int64_t start = now_ns();
+  for (int i = 0; i < 1000; i++) cpu_relax();
+  int64_t elapsed = now_ns() - start;
+  double each = elapsed > 0 ? elapsed / 1000.0 : 1.0;
+  double n = microseconds * 1000.0 / each;
+  return n > 1e8 ? 100000000 : (int)n;
+}
+
+void cp_set_threads(int threads, int spin_microseconds) {
+  static bool prepared;
+  pthread_mutex_lock(&busy);
+  if (!prepared) pthread_atfork(NULL, NULL, after_fork_in_child);
+  prepared = true;
+  wanted_threads = threads < 1 ? 1 : threads > MAX_THREADS ? MAX_THREADS : threads;
+  /* workers beyond the new number end by themselves; should one linger, two threads may share an index safely */
+  if (started_workers > wanted_threads - 1) started_workers = wanted_threads - 1;
+  atomic_store(&spin_budget, relaxations_per(spin_microseconds));
+  pthread_mutex_unlock(&busy);
+}

@@ -1,0 +1,85 @@
+"""The native thread pool (native/pool.c), loaded once per process."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import tempfile
+import threading
+
+from . import knobs, toolchain
+
+_lock = threading.Lock()
+_library: ctypes.CDLL | None = None
+_threads: int | None = None
+
+
+def load_object(name: str, content: bytes) -> ctypes.CDLL:
+    """dlopen a shared object given as bytes. Nothing stays on disk unless STEPFORGE_CPU_OBJECT_DIR is set."""
+    folder = knobs.object_dir()
+    if folder is not None:
+        return ctypes.CDLL(_keep(folder, name, content))
+    with tempfile.TemporaryDirectory(prefix="stepforge-cpu-") as temporary:
+        return ctypes.CDLL(_keep(temporary, name, content))
+
+
+def _keep(folder: str, name: str, content: bytes) -> str:
+    os.makedirs(folder, exist_ok=True)
+    path = os.path.join(folder, f"{name}-{hashlib.sha256(content).hexdigest()[:16]}.so")
+    if not os.path.exists(path):
+        temporary = f"{path}.{os.getpid()}.{threading.get_ident()}"
+        with open(temporary, "wb") as file:
+            file.write(content)
+        os.replace(temporary, path)
+    return path
+
+
+def library() -> ctypes.CDLL:
+    """The pool, started with the default number of threads at first use. Raises CompilerMissing."""
+    global _library
+    with _lock:
+        if _library is None:
+            _library = _load()
+            _library.cp_set_threads(get_num_threads(), knobs.spin_microseconds())
+    return _library
+
+
+def _load() -> ctypes.CDLL:
+    from triton.runtime.cache import get_cache_manager
+
+    cache = get_cache_manager(hashlib.sha256(f"cpu-pool {toolchain.fingerprint()}".encode()).hexdigest())
+    path = cache.get_file("pool.so") or cache.put(toolchain.build_library(), "pool.so", binary=True)
+    loaded = ctypes.CDLL(path)
+    loaded.cp_run_launches.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]
+    loaded.cp_run_launches.restype = None
+    loaded.cp_run_one.argtypes = [ctypes.c_void_p, ctypes.c_char_p] + [ctypes.c_uint32] * 3
+    loaded.cp_run_one.restype = None
+    loaded.cp_set_threads.argtypes = [ctypes.c_int, ctypes.c_int]
+    loaded.cp_set_threads.restype = None
+    return loaded
+
+
+def get_num_threads() -> int:
+    """Threads that run programs, the caller included: set_num_threads, else STEPFORGE_CPU_THREADS or OMP_NUM_THREADS (at most
+    the processors this process may run on), else those processors."""
+    if _threads is not None:
+        return _threads
+    available = len(os.sched_getaffinity(0))
+    return min(knobs.requested_threads() or available, available)
+
+
+def set_num_threads(count: int) -> None:
+    """Use `count` threads from the next launch on. Results do not depend on it."""
+    global _threads
+    if count < 1:
+        raise ValueError(f"number of threads must be at least 1, not {count}")
+    _threads = count
+    library().cp_set_threads(count, knobs.spin_microseconds())
+
+
+def run_one(address: int, packed: bytes, gx: int, gy: int, gz: int) -> None:
+    """Run all programs of one launch; returns when they have finished."""
+    global run_one
+    run_one = library().cp_run_one  # later calls go straight to C
+    run_one(address, packed, gx, gy, gz)

@@ -1,0 +1,82 @@
+"""The C compiler: flags, fingerprint, building shared objects. Safe to use from several processes at once."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from . import knobs
+from .errors import CompilationFailed, CompilerMissing
+
+PACKAGE = Path(__file__).parent
+NATIVE = PACKAGE / "native"
+
+#: No contraction: a*b + c has the bits of a rounded product, whatever code surrounds it. Loops stay as emitted
+#: (-fno-loop-unroll-and-jam), so reduction accumulators stay in registers.
+KERNEL_FLAGS = (
+    "-O3 -std=gnu11 -fPIC -shared -ffp-contract=off -fno-math-errno -fno-trapping-math -fno-strict-aliasing "
+    "-fno-loop-unroll-and-jam -mprefer-vector-width=512 -w"
+).split()
+LIBRARY_FLAGS = "-O2 -std=gnu11 -fPIC -shared -pthread".split()
+
+_ISA_FLAGS = {
+    "native": ["-march=native"],
+    "avx512": ["-march=native", "-mno-avx512bf16"],
+    "avx2": ["-march=x86-64-v3", "-mtune=native"],
+    "baseline": [],
+}
+
+
+@functools.lru_cache
+def compiler() -> str:
+    """Path of the C compiler. Raises CompilerMissing."""
+    cc = knobs.compile_knobs().cc
+    found = shutil.which(cc)
+    if found is None:
+        raise CompilerMissing(cc=cc)
+    return found
+
+
+def kernel_flags() -> list[str]:
+    settings = knobs.compile_knobs()
+    flags = [f for f in KERNEL_FLAGS if settings.isa != "baseline" or not f.startswith("-mprefer")]
+    return [*flags, *_ISA_FLAGS[settings.isa], *settings.extra_cflags]
+
+
+@functools.lru_cache
+def fingerprint() -> str:
+    """Hash of everything that changes machine code: this backend's source, flags, compiler and the target it selects."""
+    digest = hashlib.sha256()
+    for path in sorted(PACKAGE.rglob("*")):
+        if path.suffix in (".py", ".h", ".c"):
+            digest.update(path.relative_to(PACKAGE).as_posix().encode() + b"\0" + path.read_bytes())
+    digest.update(" ".join(kernel_flags()).encode())
+    for arguments in (["--version"], [*_ISA_FLAGS[knobs.compile_knobs().isa], "-Q", "--help=target"]):
+        result = subprocess.run([compiler(), *arguments], capture_output=True, check=False)
+        digest.update(result.stdout)
+    return digest.hexdigest()
+
+
+def build_kernel(source: str, name: str) -> bytes:
+    """Shared object of a generated kernel."""
+    return _build(source, name, [*kernel_flags(), "-I", str(NATIVE)], ["-lm"])
+
+
+def build_library() -> bytes:
+    """Shared object of the thread pool."""
+    return _build((NATIVE / "pool.c").read_text(), "pool", [*LIBRARY_FLAGS, "-I", str(NATIVE)], [])
+
+
+def _build(source: str, name: str, flags: list[str], libraries: list[str]) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="stepforge-cpu-") as folder:
+        c_file, object_file = Path(folder) / "kernel.c", Path(folder) / "kernel.so"
+        c_file.write_text(source)
+        command = [compiler(), *flags, "-o", str(object_file), str(c_file), *libraries]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode:
+            raise CompilationFailed(cc=command[0], name=name, stderr=result.stderr[:4000])
+        return object_file.read_bytes()

@@ -1,0 +1,1 @@
+"""TTIR: text parser, typed IR, verifier."""

@@ -1,0 +1,161 @@
+"""Errors of running a package. Each class is one mistake, with a stable code and its message template."""
+
+from __future__ import annotations
+
+
+class RuntimeStateError(Exception):
+    """Base of everything that the runtime reports without a traceback: misuse, damage, or not enough room."""
+
+    code = "runtime"
+    template = "{detail}"
+
+    def __init__(self, **fields: object) -> None:
+        self.fields = fields
+        super().__init__(f"[{self.code}] " + self.template.format(**fields))
+
+
+class PackageNotFound(RuntimeStateError):
+    """The folder holds no manifest."""
+
+    code = "package-not-found"
+    template = "{path} holds no {manifest}: not a package, or its build did not finish"
+
+
+class PackageDamaged(RuntimeStateError):
+    """A file of the package is missing, changed or unreadable."""
+
+    code = "package-damaged"
+    template = "{path}: {detail}; build the package again"
+
+
+class PackageTooNew(RuntimeStateError):
+    """The package has a format that this runtime does not know."""
+
+    code = "package-format"
+    template = "{path} has package format {found}, this runtime reads up to {known}; update stepforge or rebuild"
+
+
+class TargetMissing(RuntimeStateError):
+    """The package was not built for the wanted target."""
+
+    code = "package-target"
+    template = "{path} has no target {wanted}; it has: {present}"
+
+
+class WeightsNotFound(RuntimeStateError):
+    """There is no weights file."""
+
+    code = "weights-not-found"
+    template = "no weights at {path}{hint}"
+
+
+class WeightsUnreadable(RuntimeStateError):
+    """The weights file is not a safetensors file."""
+
+    code = "weights-unreadable"
+    template = "{path} is not a readable safetensors file: {detail}"
+
+
+class WeightsMissing(RuntimeStateError):
+    """A tensor that the plan reads is not in the weights file."""
+
+    code = "weights-missing"
+    template = "{path} lacks {count} tensors of {model}: {names}"
+
+
+class WeightsForeign(RuntimeStateError):
+    """The weights file holds tensors that the plan does not read."""
+
+    code = "weights-foreign"
+    template = "{path} holds {count} tensors that {model} does not have: {names}"
+
+
+class WeightsShape(RuntimeStateError):
+    """A tensor has another shape than the plan says."""
+
+    code = "weights-shape"
+    template = "{path}: {name} has shape {found}, {model} needs {wanted}"
+
+
+class WeightsDtype(RuntimeStateError):
+    """A tensor has another dtype than the plan says."""
+
+    code = "weights-dtype"
+    template = "{path}: {name} is {found}, {model} needs {wanted}"
+
+
+class DoesNotFit(RuntimeStateError):
+    """The buffers need more memory than is available; nothing was allocated."""
+
+    code = "out-of-memory"
+    template = "{model} needs {needed} MiB for its buffers, {available} MiB are available ({largest})"
+
+
+class PromptEmpty(RuntimeStateError):
+    """A prompt has no token."""
+
+    code = "prompt-empty"
+    template = "the prompt is empty: a request needs at least one token"
+
+
+class PromptTooLong(RuntimeStateError):
+    """A prompt leaves no room for a single new token."""
+
+    code = "prompt-too-long"
+    template = "the prompt has {length} tokens, at most {limit} leave room for an answer (max_context {max_context})"
+
+
+class TokenOutOfRange(RuntimeStateError):
+    """A token id is outside the vocabulary."""
+
+    code = "token-range"
+    template = "{field}[{index}] = {token} is outside the vocabulary 0..{last}"
+
+
+class BadOption(RuntimeStateError):
+    """An option has a value that is not allowed."""
+
+    code = "bad-option"
+    template = "{option} = {value!r} is not allowed: {allowed}"
+
+
+class TooManyStopTokens(RuntimeStateError):
+    """More stop tokens than the plan reserves room for."""
+
+    code = "stop-tokens"
+    template = "{count} stop tokens (end-of-sequence included), at most {limit} fit"
+
+
+class QueueFull(RuntimeStateError):
+    """As many requests wait as the engine allows."""
+
+    code = "queue-full"
+    template = "{waiting} requests are waiting, the limit is {limit}: run step() or raise max_queue"
+
+
+class EngineClosed(RuntimeStateError):
+    """The engine was closed."""
+
+    code = "engine-closed"
+    template = "this engine is closed"
+
+
+class ForeignRequest(RuntimeStateError):
+    """A request of another engine was passed."""
+
+    code = "foreign-request"
+    template = "request {request} does not belong to this engine"
+
+
+class OutOfPages(RuntimeStateError):
+    """The page pool is exhausted: more pages are held than the planner provided for."""
+
+    code = "out-of-pages"
+    template = "{wanted} pages are wanted, {free} of {total} are free and no checkpoint can be evicted"
+
+
+class BenchUnavailable(RuntimeStateError):
+    """A figure of the bench cannot be measured here."""
+
+    code = "bench-unavailable"
+    template = "{what} cannot be measured here: {detail}"

@@ -1,0 +1,194 @@
+"""The device side of the engine: writes the protocol buffers, replays graphs, reads what was accepted.
+
+Everything the host prepares is rewritten completely before a replay, padding included. See docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+from runtime.buffers import Buffers
+from runtime.checkpoints import Checkpoint
+from runtime.graphs import Graph, record
+from runtime.package import Package
+from runtime.plan import PAD_SLOT_ID
+
+GraphKey = tuple["Phase", int, int, int]
+FREE_EMISSION = -1
+
+
+class Phase(StrEnum):
+    """What a graph does."""
+
+    PREFILL = "prefill"
+    BEGIN = "begin"
+    STEP = "step"
+    SAVE = "save"
+
+
+class Executor:
+    """Graphs over one set of buffers. Graphs are recorded on first use and kept; drafting is fixed for all of them."""
+
+    def __init__(self, package: Package, buffers: Buffers, drafting: bool, eager: bool) -> None:
+        self.package, self.buffers, self.drafting, self.eager = package, buffers, drafting, eager
+        self.limits = package.plan.limits
+        self.views: Mapping[str, memoryview] = buffers.host.views
+        self.graphs: dict[GraphKey, Graph] = {}
+        self._sections: dict[Phase, Callable[[int, int, int], Any]] = {
+            Phase.PREFILL: lambda rows, *_: package.step.prefill_chunk(buffers.b, rows, drafting),
+            Phase.BEGIN: lambda bucket, _, drafts: package.step.begin_slots(buffers.b, bucket, drafting, drafts),
+            Phase.STEP: lambda bucket, *drafts: package.step.step(buffers.b, bucket, drafting, *drafts),
+            Phase.SAVE: lambda bucket, *_: package.step.save(buffers.b, bucket, 0),
+        }
+        self._pads = array("i", [PAD_SLOT_ID] * max(self.limits.max_slots, len(self.views["row_slot"])))
+        self._stale = True
+
+    # Graphs
+
+    def graph(self, phase: Phase, size: int, verify_drafts: int = 0, next_drafts: int = 0, slot: int | None = None) -> Graph:
+        """The graph of a key. size: rows of a prefill, else the bucket; slot: of a prefill."""
+        key = (phase, size, verify_drafts, next_drafts)
+        graph = self.graphs.get(key)
+        if graph is None:
+            self._idle(slot)
+            section = self._sections[phase]
+            graph = record(
+                lambda: section(size, verify_drafts, next_drafts), self.package.compiling, self.package.device, self.eager
+            )
+            self.graphs[key] = graph
+        return graph
+
+    def _idle(self, slot: int | None) -> None:
+        """Make a section harmless, for devices where recording runs it once: no slot and no row.
+
+        A prefill runs over no rows of the slot it is about to fill (everything there is committed), which changes nothing.
+        """
+        if self.buffers.host.shared:
+            return
+        self.seat_slots([] if slot is None else [slot])
+        for name in ("row_slot", "row_checkpoint"):
+            self._fill(name, PAD_SLOT_ID)
+        self._fill("row_count", 0)
+        self.buffers.host.upload(everything=True)
+        self._stale = True
+
+    def _fill(self, name: str, value: int, start: int = 0, count: int | None = None) -> None:
+        view = self.views[name]
+        count = len(view) - start if count is None else count
+        view[start : start + count] = self._pads[:count] if value == PAD_SLOT_ID else array("i", [value]) * count
+
+    def replay(self, graph: Graph) -> None:
+        """Run a graph over what was written: upload, replay, and fetch what the kernels own."""
+        host = self.buffers.host
+        host.upload(everything=self._stale)
+        self._stale = False
+        graph.replay()
+        host.download()
+
+    # Slots
+
+    def seat_slots(self, slots: Sequence[int]) -> None:
+        """Write `slot_idx` for a launch over `slots`, padded."""
+        self.views["slot_idx"][:] = self.slot_row(slots)
+
+    def slot_row(self, slots: Sequence[int]) -> array[int]:
+        """Contents of `slot_idx` for `slots`."""
+        return array("i", slots) + self._pads[: self.limits.max_slots - len(slots)]
+
+    def bucket(self, slots: int) -> int:
+        """The smallest bucket for a number of slots."""
+        return next(size for size in self.limits.buckets if size >= slots)
+
+    def admit(self, slot: int, limit_len: int, temperature: float, seed: int, stops: Sequence[int]) -> None:
+        """Start a slot from nothing: lengths zero, no emission, an empty page table."""
+        views, limits = self.views, self.limits
+        views["committed_len"][slot] = views["state_len"][slot] = 0
+        views["limit_len"][slot] = limit_len
+        views["temperature"][slot] = temperature
+        views["seed"][slot] = seed
+        views["emit_position"][slot] = FREE_EMISSION
+        views["emit_checkpoint"][slot] = 0
+        start = slot * limits.max_stop_tokens
+        self._fill("stop_tokens", PAD_SLOT_ID, start, limits.max_stop_tokens)
+        views["stop_tokens"][start : start + len(stops)] = array("i", stops)
+        self._fill("page_table", 0, slot * limits.pages_per_slot, limits.pages_per_slot)
+        self._stale = True
+
+    def set_pages(self, slot: int, first: int, pages: Sequence[int]) -> None:
+        """Write entries `first ..` of a slot's page table."""
+        start = slot * self.limits.pages_per_slot + first
+        self.views["page_table"][start : start + len(pages)] = array("i", pages)
+        self._stale = True
+
+    def arm(self, slot: int, position: int, row: int) -> None:
+        """The next commit of the slot that passes `position` writes checkpoint row `row`."""
+        self.views["emit_position"][slot] = position
+        self.views["emit_checkpoint"][slot] = row
+
+    def disarm(self, slot: int) -> None:
+        """No emission."""
+        self.views["emit_position"][slot] = FREE_EMISSION
+
+    # Operations
+
+    def prefill(self, slot: int, start: int, tokens: Sequence[int], rows: Mapping[int, int]) -> None:
+        """Run a chunk at positions start .. start + n - 1 of a slot. rows: checkpoint row by position (its own plus one)."""
+        count, views = len(tokens), self.views
+        graph = self.graph(Phase.PREFILL, self._prefill_size(count), slot=slot)
+        self.seat_slots([slot])
+        for name, value in (("row_slot", PAD_SLOT_ID), ("row_checkpoint", PAD_SLOT_ID), ("row_pos", 0), ("row_token", 0)):
+            self._fill(name, value)
+        views["row_slot"][:count] = array("i", [slot]) * count
+        views["row_pos"][:count] = array("i", range(start, start + count))
+        views["row_token"][:count] = array("i", tokens)
+        views["row_count"][0] = count
+        for position, row in rows.items():
+            views["row_checkpoint"][position - 1 - start] = row
+        self._stale = True
+        self.replay(graph)
+
+    def _prefill_size(self, count: int) -> int:
+        return next(size for size in self.limits.prefill_rows if size >= count)
+
+    def begin(self, slot: int, next_drafts: int) -> int:
+        """Sample the first token of a slot, and its drafts. Returns the token."""
+        graph = self.graph(Phase.BEGIN, 1, 0, next_drafts)
+        self.seat_slots([slot])
+        self.replay(graph)
+        token: int = self.views["out_tokens"][slot * self.limits.max_rows]
+        return token
+
+    def save(self, slot: int, position: int, row: int) -> None:
+        """Fold the records of [state_len, position) and write checkpoint row `row` there; state_len becomes position."""
+        graph = self.graph(Phase.SAVE, 1)
+        self.seat_slots([slot])
+        committed = self.views["committed_len"]
+        length = committed[slot]
+        committed[slot] = position
+        self.arm(slot, position, row)
+        self._stale = True
+        self.replay(graph)
+        self.disarm(slot)
+        committed[slot] = length
+        self._stale = True
+
+    def restore(self, slot: int, checkpoint: Checkpoint, pages: Sequence[int], copied: tuple[int, int] | None) -> None:
+        """Copy a checkpoint into a slot just admitted. pages: the slot's; copied: (from, to) of a page it gets its own of."""
+        b, position, ring = self.buffers, checkpoint.position, self.limits.ring
+        for part in self.package.plan.checkpoint_parts:
+            live, kept = b[part.live][slot], b[part.checkpoint][checkpoint.index]
+            if part.kind == "slot":
+                live.copy_(kept)
+            elif part.kind == "hidden":
+                live[(position - 1) % ring].copy_(kept)
+            else:
+                for j in range(max(0, part.width - position), part.width):
+                    live[(position - part.width + j) % ring].copy_(kept[j])
+        if copied is not None:
+            for name in self.package.plan.kv_buffers:
+                b[name][copied[1]].copy_(b[name][copied[0]])
+        self.set_pages(slot, 0, pages)
+        self.views["committed_len"][slot] = self.views["state_len"][slot] = position

@@ -1,0 +1,63 @@
+"""Triton's cache inside a package: read from there, also after the package moved or became read-only."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from triton import knobs
+from triton.runtime.cache import FileCacheManager
+
+
+class LocalCacheManager(FileCacheManager):
+    """Triton's own manager, but a group's files are found beside the group file, wherever the folder lies now."""
+
+    def get_group(self, filename: str) -> dict[str, str] | None:
+        """Paths of a compiled kernel's files by name, or None if a file is absent."""
+        grp_file = self.get_file(f"__grp__{filename}")
+        if grp_file is None:
+            return None
+        try:
+            names = json.loads(Path(grp_file).read_text())["child_paths"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        group = {name: str(Path(grp_file).parent / Path(path).name) for name, path in names.items()}
+        return group if all(os.path.exists(path) for path in group.values()) else None
+
+
+def writable(folder: Path) -> bool:
+    """Whether files can be created in `folder`, or in the nearest parent that exists."""
+    while not folder.exists():
+        folder = folder.parent
+    return os.access(folder, os.W_OK)
+
+
+@contextmanager
+def cache_scope(folder: Path) -> Iterator[None]:
+    """Inside, Triton reads and writes compiled kernels in `folder`; a read-only folder without them: the user's cache.
+
+    Nests, and several packages may take turns: the settings are restored at the end.
+    """
+    if not writable(folder) and not folder.is_dir():
+        yield
+        return
+    with knobs.cache.scope():
+        knobs.cache.dir = str(folder)
+        knobs.cache.manager_class = LocalCacheManager if writable(folder) else ReadOnlyCacheManager
+        yield
+
+
+class ReadOnlyCacheManager(LocalCacheManager):
+    """Reads from the package's folder if the kernel is there, else reads and writes the user's cache."""
+
+    def __init__(self, key: str, override: bool = False, dump: bool = False) -> None:
+        packaged = os.path.join(knobs.cache.dir, key)
+        if override or dump or os.path.isdir(packaged):
+            super().__init__(key, override=override, dump=dump)
+            return
+        with knobs.cache.scope():
+            knobs.cache.dir = knobs.cache.get_triton_dir("cache")
+            super().__init__(key)

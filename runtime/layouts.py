@@ -1,0 +1,41 @@
+"""Layouts of weights and tables: from what the file stores to what the kernels read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from runtime.plan import Buffer
+
+
+def panel(sources: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
+    """Stack `sources` [n_i, K] by rows, pad with zeros, and lay them out as `shape` = [panels, K_padded / 2, BN, 2].
+
+    out[p, i, n, j] = W[p * BN + n, 2 * i + j], same dtype, contiguous. Source: docs/architecture.md.
+    """
+    panels, pairs, block_n, _ = shape
+    rows, k = sum(source.shape[0] for source in sources), sources[0].shape[1]
+    stacked = torch.zeros(panels * block_n, 2 * pairs, dtype=sources[0].dtype)
+    torch.cat(list(sources), out=stacked[:rows, :k]) if k == 2 * pairs else stacked[:rows, :k].copy_(torch.cat(list(sources)))
+    return stacked.view(panels, block_n, pairs, 2).permute(0, 2, 1, 3).contiguous()
+
+
+def laid_out(buffer: Buffer, sources: Sequence[Tensor]) -> Tensor:
+    """The contents of a weight buffer. Raises ValueError for a layout this runtime does not know."""
+    if buffer.layout == "panel":
+        return panel(sources, buffer.shape)
+    if buffer.layout == "transposed":
+        return sources[0].t().contiguous()
+    if buffer.layout == "plain":
+        return torch.cat(list(sources)) if len(sources) > 1 else sources[0]
+    raise ValueError(f"buffer {buffer.name} has the unknown layout {buffer.layout}")
+
+
+def rope_table(buffer: Buffer) -> Tensor:
+    """cos or sin [positions, D / 2] fp32 of position * theta ** (-2 i / D), computed in fp64 and rounded once."""
+    positions, half = buffer.shape
+    exponents = torch.arange(half, dtype=torch.float64) * (-1.0 / half)
+    angles = torch.arange(positions, dtype=torch.float64)[:, None] * torch.pow(buffer.theta, exponents)[None, :]
+    return (angles.cos() if buffer.fill == "rope_cos" else angles.sin()).to(torch.float32)

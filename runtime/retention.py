@@ -1,0 +1,60 @@
+"""Which positions keep a checkpoint, and what identifies a prefix: pure functions, used by writer and lookup."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+DIGEST_BYTES = 16
+NEVER = 1 << 62
+
+
+def retained(prompt_len: int, interval: int | None, page_size: int, end: int, start: int = 0) -> list[int]:
+    """Positions in (start, end] whose checkpoint is kept, ascending, of a request with `prompt_len` prompt tokens.
+
+    Always the prompt end. interval: None also every multiple of page_size, n > 0 every multiple of n, 0 nothing else.
+    """
+    step = page_size if interval is None else interval
+    kept = range((start // step + 1) * step, end + 1, step) if step else range(0)
+    if start < prompt_len <= end and prompt_len not in kept:
+        return sorted([*kept, prompt_len])
+    return list(kept)
+
+
+def next_retained(interval: int | None, page_size: int, position: int) -> int:
+    """The first position after `position`, which is at or past the prompt end, that `retained` keeps; NEVER if none."""
+    step = page_size if interval is None else interval
+    return (position // step + 1) * step if step else NEVER
+
+
+def shared_pages(position: int, page_size: int, drafting: bool) -> int:
+    """Leading pages of a checkpoint at `position` that a resuming slot shares; it copies the one after them, if any.
+
+    The drafter's row position - 1 embeds the token at `position`, which each resuming slot has its own of: with a drafter
+    the page of entry position - 1 is written again.
+    """
+    return (position - 1 if drafting else position) // page_size
+
+
+class PrefixHash:
+    """Running blake2b over tokens as little-endian int32; the digest at p identifies tokens[:p]."""
+
+    def __init__(self) -> None:
+        self._hasher = hashlib.blake2b(digest_size=DIGEST_BYTES)
+        self.position = 0
+
+    def at(self, tokens: Sequence[int], position: int) -> bytes:
+        """Digest of tokens[:position]; positions must not go down between calls, and tokens only grow."""
+        assert position >= self.position
+        if position > self.position:
+            self._hasher.update(np.asarray(tokens[self.position : position], dtype="<i4").tobytes())
+            self.position = position
+        return self._hasher.digest()
+
+
+def prefix_digests(tokens: Sequence[int], positions: Iterable[int]) -> list[tuple[int, bytes]]:
+    """(position, digest) of every position in 1 .. len(tokens) out of `positions`, ascending."""
+    running = PrefixHash()
+    return [(p, running.at(tokens, p)) for p in sorted(set(positions)) if 0 < p <= len(tokens)]

@@ -1,0 +1,65 @@
+"""What the host knows of a slot in use, and of all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from runtime.request import Request
+from runtime.retention import NEVER
+
+
+@dataclass(eq=False, slots=True)
+class Seat:
+    """A slot that a request sits in. The lengths mirror the device's.
+
+    pages: of its KV entries in order; room: KV entries they hold, or NEVER once the request cannot need more;
+    next_due: the first retained position that is not written; emit: (position, digest, row) armed for the next step.
+    """
+
+    slot: int
+    request: Request
+    committed_len: int = 0
+    state_len: int = 0
+    pages: list[int] = field(default_factory=list)
+    room: int = 0
+    next_due: int = NEVER
+    emit: tuple[int, bytes, int] | None = None
+
+
+class Seats:
+    """Seats by slot. `prefilling` and `decoding` are in order of admission."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.free = list(range(slots - 1, -1, -1))
+        self.prefilling: list[Seat] = []
+        self.decoding: list[Seat] = []
+
+    @property
+    def active(self) -> int:
+        """Number of slots in use."""
+        return self.slots - len(self.free)
+
+    def all(self) -> list[Seat]:
+        """Every seat in use."""
+        return [*self.prefilling, *self.decoding]
+
+    def admit(self, request: Request) -> Seat:
+        """Seat a request in a free slot, to be prefilled."""
+        seat = Seat(self.free.pop(), request)
+        self.prefilling.append(seat)
+        return seat
+
+    def begin_decoding(self, seat: Seat) -> None:
+        """From now on the seat takes part in decode steps."""
+        self.prefilling.remove(seat)
+        self.decoding.append(seat)
+
+    def leave(self, seat: Seat) -> None:
+        """Free the slot."""
+        (self.prefilling if seat in self.prefilling else self.decoding).remove(seat)
+        self.free.append(seat.slot)
+
+    def of(self, request: Request) -> Seat | None:
+        """The seat of a request, if it has one."""
+        return next((seat for seat in self.all() if seat.request is request), None)

@@ -1,0 +1,36 @@
+"""Bytes as tokens: ids 0..255 are the bytes, then the specials in order."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable, Sequence
+
+NUM_BYTES = 256
+
+
+class ByteTokenizer:
+    """Text to ids and back. specials: names of the ids from 256 on."""
+
+    def __init__(self, specials: Sequence[str]) -> None:
+        self.specials = {name: NUM_BYTES + i for i, name in enumerate(specials)}
+
+    def encode(self, text: str | bytes) -> list[int]:
+        """Ids of a prompt: `bos` first if there is one, then the bytes (UTF-8 of a str)."""
+        content = text.encode() if isinstance(text, str) else text
+        bos = self.specials.get("bos")
+        return [*content] if bos is None else [bos, *content]
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """Text of ids; specials say nothing, malformed UTF-8 reads as U+FFFD."""
+        return bytes(token for token in tokens if token < NUM_BYTES).decode(errors="replace")
+
+
+class TextStream:
+    """Text of tokens that arrive in pieces: a character is passed on once all its bytes are there."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, tokens: Iterable[int], final: bool = False) -> str:
+        """Text completed by `tokens`; final: also what is left, malformed or not."""
+        return self._decoder.decode(bytes(token for token in tokens if token < NUM_BYTES), final)

@@ -1,0 +1,190 @@
+"""What is published, what it holds, and what resuming from it costs and gives."""
+
+from __future__ import annotations
+
+import dataclasses
+from random import Random
+
+import pytest
+
+from runtime.engine import Engine
+from runtime.retention import prefix_digests, retained
+from tests.cpu.engine.toys import (
+    Ask,
+    checkpoint_parts,
+    drain,
+    draw_ask,
+    kv_entries,
+    live_parts,
+    poison_free,
+    same_bits,
+    with_interval,
+)
+
+PROMPT = tuple(b"jackdaws love my big sphinx of quartz")
+
+
+def tokens_of(checkpoint, requests):
+    """The prefix a checkpoint stands for."""
+    for request in requests:
+        if (checkpoint.position, checkpoint.digest) in prefix_digests(request.tokens, [checkpoint.position]):
+            return request.tokens[: checkpoint.position]
+    raise AssertionError(f"no request has the prefix of the checkpoint at {checkpoint.position}")
+
+
+def check_cold(oracle, engine, checkpoint, tokens):
+    """Every part of a checkpoint equals the cold engine's live state after the same tokens, bit for bit."""
+    position, drafting = checkpoint.position, engine.scheduler.executor.drafting
+    with oracle.engine(drafting) as cold:
+        Ask(tuple(tokens), 1).submit(cold)
+        while cold.scheduler.waiting or cold.scheduler.seats.all()[0].committed_len < position - 1:
+            cold.step()
+        [seat] = cold.scheduler.seats.all()
+        cold.step()
+        for (name, live), (other, kept) in zip(
+            live_parts(cold, seat.slot, position), checkpoint_parts(engine, checkpoint), strict=True
+        ):
+            assert name == other and same_bits(live, kept), f"{name} at {position}"
+        for name in engine.package.plan.kv_buffers:
+            drafter = name.startswith("mtp")
+            count = (position - 1 if drafting else 0) if drafter else position
+            mine, theirs = kv_entries(engine, name, checkpoint.pages, count), kv_entries(cold, name, seat.pages, count)
+            assert same_bits(mine, theirs), f"{name} at {position}"
+
+
+@pytest.mark.parametrize(
+    ("interval", "drafts", "chunk", "eager"),
+    [(8, 3, 16, False), (None, 0, 16, False), (5, 7, 3, False), (1, 2, 7, False), (13, 7, 16, True)],
+)
+def test_published_states_are_the_cold_ones(package, weights, oracle, interval, drafts, chunk, eager):
+    package = with_interval(package, interval)
+    engine = Engine(package, weights, drafts=drafts, prefill_chunk=chunk, eager=eager)
+    requests = [
+        Ask(PROMPT[:21], 20, temperature=0.8, seed=1).submit(engine),
+        Ask(PROMPT[:9], 14).submit(engine),
+        Ask(PROMPT, 9, temperature=1.0, seed=2).submit(engine),
+    ]
+    while engine.busy:
+        poison_free(engine)
+        engine.step()
+    store = engine.scheduler.checkpoints
+    limits = package.plan.limits
+    for checkpoint in store:
+        check_cold(oracle, engine, checkpoint, tokens_of(checkpoint, requests))
+    wanted = set()
+    for request in requests:
+        positions = retained(request.prompt_len, interval, limits.page_size, len(request.tokens) - 1)
+        wanted |= set(prefix_digests(request.tokens, positions))
+    published = {checkpoint.key for checkpoint in store}
+    assert published <= wanted
+    if len(wanted) <= limits.checkpoint_slots:
+        assert published == wanted
+        assert {request.prompt_key for request in requests} <= published
+    else:
+        assert len(published) == limits.checkpoint_slots
+
+
+@pytest.mark.parametrize("interval", [None, 0, 8, 11])
+@pytest.mark.parametrize("drafts", [0, 3])
+@pytest.mark.parametrize("length", [1, 7, 8, 9, 16, 37])
+def test_the_same_prompt_recomputes_nothing(package, weights, oracle, interval, drafts, length):
+    with Engine(with_interval(package, interval), weights, drafts=drafts) as engine:
+        first, second = Ask(PROMPT[:length], 12), Ask(PROMPT[:length], 12, temperature=0.9, seed=8)
+        longer = Ask(PROMPT[:length] + (1, 2, 3), 12)
+        outputs = []
+        for ask, restored in ((first, 0), (first, length), (second, length), (longer, length)):
+            before = engine.stats().prefilled_tokens
+            request = ask.submit(engine)
+            drain(engine, poison=True)
+            assert request.restored_position == restored
+            assert engine.stats().prefilled_tokens - before == len(ask.prompt) - restored
+            assert request.recomputed_tokens == 0
+            assert (request.output, request.finish_reason) == oracle(ask)
+            outputs.append(request.accepted)
+        assert outputs[0] == outputs[1], "a resumed drafter proposes what the first one did"
+
+
+def test_conversation_resumes_from_the_last_retained_position(package, weights, oracle):
+    with Engine(with_interval(package, 8), weights, drafts=3) as engine:
+        first = engine.generate(list(PROMPT[:20]), max_new_tokens=30)
+        follow = Ask((*PROMPT[:20], *first.tokens, 65, 66, 67), 20)
+        request = follow.submit(engine)
+        drain(engine)
+        processed = 20 + len(first.tokens) - 1
+        assert request.restored_position == processed // 8 * 8
+        assert (request.output, request.finish_reason) == oracle(follow)
+
+
+def test_checkpoints_do_not_change_while_others_resume_from_them(package, weights):
+    rng = Random(5)
+    with Engine(with_interval(package, 8), weights, drafts=7) as engine:
+        Ask(PROMPT, 30).submit(engine)
+        drain(engine)
+
+        def snapshot(checkpoint):
+            parts = [part.clone() for _, part in checkpoint_parts(engine, checkpoint)]
+            for name in engine.package.plan.kv_buffers:
+                count = checkpoint.position - name.startswith("mtp")
+                parts.append(kv_entries(engine, name, checkpoint.pages, count))
+            return parts
+
+        before = {checkpoint.key: snapshot(checkpoint) for checkpoint in engine.scheduler.checkpoints}
+        for cut in (8, 16, 37, 24, 37, 37):
+            draw = draw_ask(rng, 20)
+            Ask(PROMPT[:cut] + draw.prompt[: rng.randint(0, 9)], 8, draw.temperature, draw.seed).submit(engine)
+        drain(engine, poison=True)
+        after = {checkpoint.key: snapshot(checkpoint) for checkpoint in engine.scheduler.checkpoints}
+        for key in set(before) & set(after):
+            assert all(same_bits(a, b) for a, b in zip(before[key], after[key], strict=True)), key[0]
+        assert engine.stats().checkpoint_counts.restored == 6
+
+
+def test_a_checkpoint_of_other_numerics_or_tokens_is_not_restored(package, weights, oracle):
+    ask = Ask(PROMPT, 8)
+    for change in ({"stamp": "other"}, {"digest": b"0" * 16}, {"drafting": False}):
+        with Engine(package, weights, drafts=3) as engine:
+            ask.submit(engine)
+            drain(engine)
+            store = engine.scheduler.checkpoints
+            for key, checkpoint in list(store._entries.items()):
+                store._entries[key] = dataclasses.replace(checkpoint, **change)
+            request = ask.submit(engine)
+            engine.step()
+            assert request.restored_position == 0
+            assert store.counts.mismatched == 1
+
+
+def test_recomputed_tokens_are_counted(package, weights):
+    with Engine(with_interval(package, 0), weights, drafts=0) as engine:
+        engine.generate(list(PROMPT), max_new_tokens=1)
+        follow = engine.generate([*PROMPT[:30], 1, 2], max_new_tokens=1).request
+        assert (follow.restored_position, follow.recomputed_tokens) == (0, 24)  # 24: the last whole page of 30
+        assert engine.stats().recomputed_tokens == 24
+
+
+def test_a_full_pool_keeps_the_prompt_end(package, weights):
+    limits = dataclasses.replace(package.plan.limits, checkpoint_interval=1, checkpoint_slots=2)
+    small = dataclasses.replace(package, plan=dataclasses.replace(package.plan, limits=limits))
+    with Engine(small, weights, drafts=3) as engine:
+        for prompt in (PROMPT, PROMPT[:5], PROMPT[3:]):
+            engine.generate(list(prompt), max_new_tokens=25)
+            again = engine.generate(list(prompt), max_new_tokens=2)
+            assert again.request.restored_position == len(prompt)
+        assert len(engine.scheduler.checkpoints) <= 2
+
+
+def test_pages_of_checkpoints_give_way_to_requests(package, weights, oracle):
+    """As few pages as one slot needs, and checkpoints hold them all: requests still get theirs."""
+    limits = dataclasses.replace(
+        package.plan.limits, num_pages=2 * package.plan.limits.pages_per_slot, checkpoint_interval=None
+    )
+    small = dataclasses.replace(package, plan=dataclasses.replace(package.plan, limits=limits))
+    rng = Random(2)
+    with Engine(small, weights, drafts=3, slots=1) as engine:
+        for seed in range(8):
+            prompt = tuple(rng.randrange(256) for _ in range(60))
+            ask = Ask(prompt, 40, temperature=1.0, seed=seed)
+            request = ask.submit(engine)
+            drain(engine, poison=True)
+            assert (request.output, request.finish_reason) == oracle(ask)
+        assert engine.stats().checkpoint_counts.evicted > 0
