@@ -1,4 +1,4 @@
-"""How fast this machine reads memory: a C loop over a buffer of the size of a step's working set, all threads at once."""
+"""How fast this machine reads memory: a C loop over as much as a step's working set, all threads at once."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ def _sizes(engine: Engine, plan: Plan, shape: Shape) -> dict[str, Any]:
 
 
 def _profile(engine: Engine, plan: Plan, shape: Shape, step_us: float) -> dict[str, Any]:
-    """Time of every launch, by kernel, beside the bound of reading the step's bytes. On an idle engine slots are padded."""
+    """Time of every launch, by kernel, beside the bound of reading the step's bytes."""
     from runtime.cpu import get_num_threads
 
     try:

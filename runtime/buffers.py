@@ -25,9 +25,9 @@ POISONED = ("state", "ring", "kv", "checkpoint", "scratch")
 class HostBlock:
     """The protocol buffers in one block of memory, which the host reads and writes through flat memoryviews.
 
-    On a CPU the kernels use the same memory, and `upload` and `download` do nothing. On CUDA the host's copy is pinned. In
-    order: what never leaves the device (DEVICE_ONLY), what the kernels own and the host mirrors (DEVICE_OWNED), what the
-    host writes every step, what it writes now and then.
+    On a CPU the kernels use the same memory, and `upload` and `download` do nothing. On CUDA the host's copy is pinned.
+    In order: what never leaves the device (DEVICE_ONLY), what the kernels own and the host mirrors (DEVICE_OWNED), what
+    the host writes every step, what it writes now and then.
     """
 
     def __init__(self, buffers: Iterable[Buffer], device: torch.device) -> None:
@@ -70,7 +70,7 @@ def _part(block: Tensor, buffer: Buffer, offset: int) -> Tensor:
 
 def _view(tensor: Tensor) -> memoryview:
     """Flat memoryview, writable, one item per element."""
-    return memoryview(tensor.view(-1).numpy())
+    return tensor.view(-1).numpy().data
 
 
 class Buffers:

@@ -1,4 +1,4 @@
-"""The checkpoint store: which prefixes can be resumed from, in a pool of fixed size with least-recently-used eviction."""
+"""The checkpoint store: which prefixes can be resumed from. A pool of fixed size, least recently used evicted first."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ Key = tuple[int, bytes]
 class Checkpoint:
     """Everything needed to go on after tokens[:position] with nothing recomputed.
 
-    digest: of those tokens (runtime.retention); index: row of the checkpoint buffers; pages: of the KV entries < position,
-    the last one possibly partial; drafting: whether the drafter's KV is there too; stamp: numerics it was computed with.
+    digest: of those tokens (runtime.retention); index: row of the checkpoint buffers; pages: of the KV entries
+    < position, the last one possibly partial; drafting: whether the drafter's KV is there too; stamp: numerics it was
+    computed with.
     """
 
     position: int
@@ -78,7 +79,7 @@ class CheckpointStore:
         return list(self._free)
 
     def find(self, tokens: Sequence[int]) -> Checkpoint | None:
-        """The published checkpoint of the longest prefix of `tokens`, at exactly its own position; None: a cold prefill."""
+        """The published checkpoint of the longest prefix of `tokens`, or None: a cold prefill."""
         for key in reversed(prefix_digests(tokens, self._positions)):
             if key in self._entries:
                 return self._entries[key]
@@ -89,7 +90,7 @@ class CheckpointStore:
         self._entries.move_to_end(key)
 
     def reserve(self, protected: Key | None = None) -> int | None:
-        """A row to write a checkpoint into, evicting the least recently used one but `protected`; None if there is none."""
+        """A row to write a checkpoint into, if necessary of an evicted one other than `protected`; None if there is none."""
         if not self._free and not self.evict(protected):
             self.counts.skipped += 1
             return None
@@ -136,7 +137,7 @@ class CheckpointStore:
             self._locked.discard(checkpoint.key)
 
     def usable(self, checkpoint: Checkpoint, tokens: Sequence[int]) -> bool:
-        """Whether it may be restored for a prompt: count, hash, numerics and drafter must all be exactly those wanted."""
+        """Whether it may be restored for a prompt: count, hash, numerics and drafter must be exactly those wanted."""
         [(_, digest)] = prefix_digests(tokens, [checkpoint.position]) or [(0, b"")]
         same = digest == checkpoint.digest and checkpoint.stamp == self.stamp
         if not same or checkpoint.drafting is not self.drafting:
@@ -146,7 +147,7 @@ class CheckpointStore:
 
 
 class SeenPrefixes:
-    """Digests of page-aligned prefixes that were processed before, to count what is recomputed for want of a checkpoint."""
+    """Page-aligned prefixes that were processed before, to count what is recomputed for want of a checkpoint."""
 
     def __init__(self, page_size: int, capacity: int = 1 << 16) -> None:
         self._page_size = page_size

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import overload
 
 import triton
 from torch import Tensor
@@ -48,9 +47,10 @@ class Engine:
     """Runs a package with its weights. Not thread-safe: one caller at a time.
 
     package: path or opened package. weights: path of a safetensors file, or tensors by name.
-    drafts: tokens drafted per step, cut to what the package allows; 0 leaves the MTP module out for good unless `drafting`.
-    slots: requests decoded together, default all the package has. threads: CPU threads. eager: no graphs.
-    checkpoints: keep and resume from recurrent states. prefill_chunk: tokens per prefill launch. max_queue: waiting requests.
+    drafts: tokens drafted per step, cut to what the package allows; 0 leaves the MTP module out for good unless
+    `drafting`. slots: requests decoded together, default all the package has. threads: CPU threads. eager: no graphs.
+    checkpoints: keep and resume from recurrent states. prefill_chunk: tokens per prefill launch. max_queue: requests that
+    may wait.
     Raises RuntimeStateError with a code: see runtime.errors.
     """
 
@@ -116,8 +116,9 @@ class Engine:
     ) -> Request:
         """Queue a request. A str or bytes prompt gets `bos` first if the model has one; ids are taken as they are.
 
-        temperature 0 is greedy. stop_tokens: ids that end the answer, with `eos` unless stop_at_eos is off; the one that
-        did is part of the tokens, not of the text. Raises Prompt*, TokenOutOfRange, BadOption, TooManyStopTokens, QueueFull.
+        temperature 0 is greedy. stop_tokens: ids that end the answer, with `eos` unless stop_at_eos is off; the one
+        that did is part of the tokens, not of the text. Raises PromptEmpty, PromptTooLong, TokenOutOfRange, BadOption,
+        TooManyStopTokens or QueueFull.
         """
         self._check_open()
         limits = self.package.plan.limits
@@ -150,7 +151,7 @@ class Engine:
         return self.scheduler.busy
 
     def set_drafts(self, drafts: int) -> None:
-        """Draft this many tokens per step from the next step on. Raises BadOption beyond the package, or without drafting."""
+        """Draft this many tokens per step from now on. Raises BadOption beyond the package, or without drafting."""
         self._check_open()
         highest = self.package.plan.limits.max_drafts if self.scheduler.executor.drafting else 0
         _check_range("drafts", drafts, 0, highest)
@@ -175,19 +176,16 @@ class Engine:
             if not request.finished:
                 self.cancel(request)
 
-    @overload
-    def generate(self, prompts: str | bytes, **options: object) -> Result: ...
-    @overload
-    def generate(self, prompts: Sequence[Prompt], **options: object) -> list[Result]: ...
-    def generate(self, prompts: Prompt | Sequence[Prompt], **options: object) -> Result | list[Result]:
-        """Answer one prompt, or several together. A list of ints is one prompt of ids."""
-        single = isinstance(prompts, (str, bytes)) or all(isinstance(token, int) for token in prompts)
-        batch = [prompts] if single else list(prompts)  # type: ignore[list-item]
-        requests = [self.submit(prompt, **options) for prompt in batch]  # type: ignore[arg-type]
+    def generate(self, prompt: Prompt, **options: object) -> Result:
+        """Answer one prompt. Options are those of `submit`."""
+        return self.generate_batch([prompt], **options)[0]
+
+    def generate_batch(self, prompts: Iterable[Prompt], **options: object) -> list[Result]:
+        """Answer several prompts together, in order."""
+        requests = [self.submit(prompt, **options) for prompt in prompts]  # type: ignore[arg-type]
         while not all(request.finished for request in requests):
             self.step()
-        results = [self.result(request) for request in requests]
-        return results[0] if single else results
+        return [self.result(request) for request in requests]
 
     def result(self, request: Request) -> Result:
         """What a finished request produced."""

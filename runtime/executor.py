@@ -8,6 +8,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from runtime.buffers import Buffers
@@ -48,23 +49,23 @@ class Executor:
 
     # Graphs
 
-    def graph(self, phase: Phase, size: int, verify_drafts: int = 0, next_drafts: int = 0, slot: int | None = None) -> Graph:
+    def graph(
+        self, phase: Phase, size: int, verify_drafts: int = 0, next_drafts: int = 0, slot: int | None = None
+    ) -> Graph:
         """The graph of a key. size: rows of a prefill, else the bucket; slot: of a prefill."""
         key = (phase, size, verify_drafts, next_drafts)
         graph = self.graphs.get(key)
         if graph is None:
             self._idle(slot)
             section = self._sections[phase]
-            graph = record(
-                lambda: section(size, verify_drafts, next_drafts), self.package.compiling, self.package.device, self.eager
-            )
-            self.graphs[key] = graph
+            run = partial(section, size, verify_drafts, next_drafts)
+            graph = self.graphs[key] = record(run, self.package.compiling, self.package.device, self.eager)
         return graph
 
     def _idle(self, slot: int | None) -> None:
         """Make a section harmless, for devices where recording runs it once: no slot and no row.
 
-        A prefill runs over no rows of the slot it is about to fill (everything there is committed), which changes nothing.
+        A prefill runs over no rows of the slot it is about to fill: all there is committed, and nothing changes.
         """
         if self.buffers.host.shared:
             return
@@ -107,7 +108,7 @@ class Executor:
         views, limits = self.views, self.limits
         views["committed_len"][slot] = views["state_len"][slot] = 0
         views["limit_len"][slot] = limit_len
-        views["temperature"][slot] = temperature
+        views["temperature"][slot] = temperature  # type: ignore[call-overload]
         views["seed"][slot] = seed
         views["emit_position"][slot] = FREE_EMISSION
         views["emit_checkpoint"][slot] = 0
@@ -135,12 +136,14 @@ class Executor:
     # Operations
 
     def prefill(self, slot: int, start: int, tokens: Sequence[int], rows: Mapping[int, int]) -> None:
-        """Run a chunk at positions start .. start + n - 1 of a slot. rows: checkpoint row by position (its own plus one)."""
+        """Run a chunk at positions start .. start + n - 1 of a slot. rows: checkpoint row by checkpoint position."""
         count, views = len(tokens), self.views
         graph = self.graph(Phase.PREFILL, self._prefill_size(count), slot=slot)
         self.seat_slots([slot])
-        for name, value in (("row_slot", PAD_SLOT_ID), ("row_checkpoint", PAD_SLOT_ID), ("row_pos", 0), ("row_token", 0)):
-            self._fill(name, value)
+        for name in ("row_slot", "row_checkpoint"):
+            self._fill(name, PAD_SLOT_ID)
+        for name in ("row_pos", "row_token", "row_count"):
+            self._fill(name, 0)
         views["row_slot"][:count] = array("i", [slot]) * count
         views["row_pos"][:count] = array("i", range(start, start + count))
         views["row_token"][:count] = array("i", tokens)
@@ -162,7 +165,7 @@ class Executor:
         return token
 
     def save(self, slot: int, position: int, row: int) -> None:
-        """Fold the records of [state_len, position) and write checkpoint row `row` there; state_len becomes position."""
+        """Fold the records of [state_len, position), then write checkpoint row `row`; state_len becomes position."""
         graph = self.graph(Phase.SAVE, 1)
         self.seat_slots([slot])
         committed = self.views["committed_len"]
@@ -176,7 +179,7 @@ class Executor:
         self._stale = True
 
     def restore(self, slot: int, checkpoint: Checkpoint, pages: Sequence[int], copied: tuple[int, int] | None) -> None:
-        """Copy a checkpoint into a slot just admitted. pages: the slot's; copied: (from, to) of a page it gets its own of."""
+        """Copy a checkpoint into a slot just admitted. pages: the slot's; copied: (from, to) of the one that is its own."""
         b, position, ring = self.buffers, checkpoint.position, self.limits.ring
         for part in self.package.plan.checkpoint_parts:
             live, kept = b[part.live][slot], b[part.checkpoint][checkpoint.index]

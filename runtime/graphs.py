@@ -36,7 +36,7 @@ class EagerGraph:
 
 
 class HostGraph:
-    """Launches of CPU kernels, recorded with their arguments frozen and replayed by one C call. Capture runs nothing."""
+    """Launches of CPU kernels, recorded with frozen arguments and replayed by one C call. Capture runs nothing."""
 
     def __init__(self, run: Run, scope: Scope) -> None:
         from runtime.cpu.graph import HostGraph as Recording
@@ -76,7 +76,7 @@ class CudaGraph:
 
     def _warm_up(self, run: Run) -> None:
         """On a side stream, as torch asks for before capture."""
-        stream = torch.cuda.Stream()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             run()

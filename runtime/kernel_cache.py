@@ -12,7 +12,7 @@ from triton import knobs
 from triton.runtime.cache import FileCacheManager
 
 
-class LocalCacheManager(FileCacheManager):
+class LocalCacheManager(FileCacheManager):  # type: ignore[misc]
     """Triton's own manager, but a group's files are found beside the group file, wherever the folder lies now."""
 
     def get_group(self, filename: str) -> dict[str, str] | None:

@@ -18,7 +18,7 @@ def panel(sources: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
     panels, pairs, block_n, _ = shape
     rows, k = sum(source.shape[0] for source in sources), sources[0].shape[1]
     stacked = torch.zeros(panels * block_n, 2 * pairs, dtype=sources[0].dtype)
-    torch.cat(list(sources), out=stacked[:rows, :k]) if k == 2 * pairs else stacked[:rows, :k].copy_(torch.cat(list(sources)))
+    stacked[:rows, :k] = torch.cat(list(sources))
     return stacked.view(panels, block_n, pairs, 2).permute(0, 2, 1, 3).contiguous()
 
 

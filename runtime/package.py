@@ -25,7 +25,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Package:
-    """A verified package and the step module of one target. numerics_sha256: hash of what decides bits, without weights."""
+    """A verified package and the step module of one target. numerics_sha256: of what decides bits, without weights."""
 
     path: Path
     name: str

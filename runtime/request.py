@@ -29,10 +29,10 @@ class Phase(StrEnum):
 class Request:
     """One request. tokens: prompt, then output; limit_len: tokens at most, prompt included; stops: ids that end it.
 
-    finish_reason: "stop", "limit" or "cancelled" once finished. restored_position: tokens taken from a checkpoint.
-    engine: the one it was
-    submitted to. recomputed_tokens: prompt tokens that an earlier request had processed and that had to be processed again.
-    accepted[K][n]: steps that verified K drafts and accepted n tokens. Times are time.perf_counter seconds.
+    engine: the one it was submitted to. finish_reason: "stop", "limit" or "cancelled" once finished.
+    restored_position: tokens taken from a checkpoint. recomputed_tokens: prompt tokens that an earlier request had
+    processed and that had to be processed again. accepted[K][n]: steps that verified K drafts and accepted n tokens.
+    prompt_key: of its prompt-end checkpoint. Times are time.perf_counter seconds.
     """
 
     id: int
@@ -81,7 +81,7 @@ class Request:
         return total / self.steps if self.steps else math.nan
 
     def acceptance(self) -> list[tuple[int, int]]:
-        """Per draft position, from the first: (accepted, proposed). A draft after a stop or the limit is not accepted."""
+        """(accepted, proposed) per draft position. A draft after a stop or the limit counts as not accepted."""
         return acceptance(self.accepted)
 
 

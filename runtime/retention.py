@@ -32,8 +32,8 @@ def next_retained(interval: int | None, page_size: int, position: int) -> int:
 def shared_pages(position: int, page_size: int, drafting: bool) -> int:
     """Leading pages of a checkpoint at `position` that a resuming slot shares; it copies the one after them, if any.
 
-    The drafter's row position - 1 embeds the token at `position`, which each resuming slot has its own of: with a drafter
-    the page of entry position - 1 is written again.
+    The drafter's row position - 1 embeds the token at `position`, which each resuming slot has its own of: with a
+    drafter the page of entry position - 1 is written again.
     """
     return (position - 1 if drafting else position) // page_size
 

@@ -80,9 +80,7 @@ class Scheduler:
             request = self.waiting.popleft()
             seat = self.seats.admit(request)
             request.phase = Phase.PREFILL
-            self.executor.admit(
-                seat.slot, request.limit_len, request.temperature, request.seed, sorted(request.stops)
-            )
+            self.executor.admit(seat.slot, request.limit_len, request.temperature, request.seed, sorted(request.stops))
             checkpoint = self.checkpoints.find(request.tokens)
             if checkpoint is not None and self.checkpoints.usable(checkpoint, request.tokens):
                 self._restore(seat, checkpoint)
@@ -152,9 +150,9 @@ class Scheduler:
         if not self.checkpoints.capacity:
             return []
         request, rows = seat.request, []
-        positions = retained(
-            request.prompt_len, self.limits.checkpoint_interval, self.limits.page_size, end, start
-        )[-self.checkpoints.capacity :]
+        positions = retained(request.prompt_len, self.limits.checkpoint_interval, self.limits.page_size, end, start)[
+            -self.checkpoints.capacity :
+        ]
         for position in positions:
             row = self._wanted(seat, position)
             if row is not None:
@@ -189,9 +187,7 @@ class Scheduler:
         request.phase = Phase.DECODE
         request.first_token_at = time.perf_counter()
         if self.checkpoints.capacity:
-            seat.next_due = next_retained(
-                self.limits.checkpoint_interval, self.limits.page_size, seat.committed_len
-            )
+            seat.next_due = next_retained(self.limits.checkpoint_interval, self.limits.page_size, seat.committed_len)
         request.tokens.append(token)
         self.counters.output_tokens += 1
         emitted.append((request, [token]))
@@ -261,7 +257,7 @@ class Scheduler:
         return [row for row in wanted if row is not None]
 
     def _arm(self, seat: Seat) -> None:
-        """Have the next step write the last position that is due; a step writes one, so those before it are saved first."""
+        """Have the next step write the last position that is due. A step writes one: those before it are saved first."""
         due = self._due(seat)
         for position, digest, row in due[:-1]:
             self._save(seat, position, digest, row)
@@ -323,4 +319,3 @@ class Scheduler:
         """End every request."""
         for request in [*self.waiting, *(seat.request for seat in self.seats.all())]:
             self.cancel(request)
-

@@ -14,7 +14,7 @@ TIMELINE = 1 << 14
 
 @dataclass
 class Counters:
-    """Kept by the engine while it runs. timeline: (host ns since the last step's replay, replay ns) of the latest steps."""
+    """Kept while the engine runs. timeline: (host ns since the last step's replay, replay ns) of the latest steps."""
 
     requests: int = 0
     finished: int = 0

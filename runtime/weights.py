@@ -51,7 +51,7 @@ class WeightsFile:
             raise WeightsNotFound(path=path, hint="")
         try:
             self._file: Any = safe_open(str(path), framework="pt")
-            self._names = set(self._file.keys())
+            self._names = set(self._file.keys())  # type: ignore[no-untyped-call]
         except (SafetensorError, OSError, ValueError) as error:
             raise WeightsUnreadable(path=path, detail=error) from error
         with Path(path).open("rb") as stream:

@@ -19,6 +19,7 @@ from tests.strategies import specs
 
 LIVELY_TOKENS = 4
 LOUDNESS = 12.0
+QUIETNESS = 0.3
 
 
 @dataclass(frozen=True)
@@ -62,18 +63,26 @@ def subjects(count: int, first_seed: int, folder: Path) -> Iterator[Subject]:
 
 
 def lively_weights(spec: ModelSpec, weights_seed: int) -> dict[str, Tensor]:
-    """Random weights whose head prefers a few tokens strongly, each about as often: drafts then agree by chance.
+    """Random weights whose answers consist of a few tokens, and whose drafter often, not always, agrees with the target.
 
-    The rows of LIVELY_TOKENS tokens are +v, -v, +w, -w for random v, w; all others are faint.
+    The head's rows of LIVELY_TOKENS tokens are +v, -v, +w, -w for random v, w; all others are faint. The layers are
+    quiet, so that both target and drafter mostly answer to the last token's embedding, which the module passes through.
     """
     weights = random_weights(spec, weights_seed)
-    head = weights["embed.weight" if spec.tie_embeddings else "lm_head.weight"]
     generator = torch.Generator().manual_seed(weights_seed)
+    head = weights["embed.weight" if spec.tie_embeddings else "lm_head.weight"]
     directions = torch.randn((LIVELY_TOKENS // 2, spec.d_model), generator=generator)
     loud = LOUDNESS * torch.nn.functional.normalize(directions, dim=1).repeat_interleave(2, dim=0)
     loud[1::2] *= -1
     head *= 0.02
     head[lively_tokens(spec)] = loud.to(head.dtype)
+    for name, weight in weights.items():
+        if name.endswith(("out_proj.weight", "o_proj.weight", "down_proj.weight")):
+            weight *= QUIETNESS
+    if spec.mtp is not None:
+        weights["mtp.proj.weight"] *= QUIETNESS
+        at = spec.mtp.concat.index("embedding") * spec.d_model
+        weights["mtp.proj.weight"][:, at : at + spec.d_model] += torch.eye(spec.d_model, dtype=head.dtype)
     return weights
 
 

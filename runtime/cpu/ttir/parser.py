@@ -8,14 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from ..errors import MalformedIr
+from ..errors import MalformedIr, UnsupportedOp
 from .ir import Block, Function, Op, Type, Value
 from .text import Locations, parse_type, parse_types, split_top, strip_locations
 
 _NAME = r"%[\w$.\-]+"
 _OPERAND = re.compile(r"%[\w$.\-]+(?:#\d+)?")
 _FUNC = re.compile(r"tt\.func (public |private )?@([\w.$\-]+)\((.*?)\)(?: -> (.*?))?(?: attributes \{.*\})? \{$")
-_RESULT = re.compile(rf"({_NAME}?)(?::(\d+))? = (.*)$")
+_RESULTS = re.compile(rf"({_NAME}(?::\d+)?(?:, {_NAME}(?::\d+)?)*) = (.*)$")
 _OP_NAME = re.compile(r'"?([A-Za-z_][\w.]*)"?')
 _ATTR = re.compile(r"(\w+) = ([^,{}<>]+?)(?: : \w+)?(?=[,}>]|$)")
 _ARRAY = re.compile(r"(\w+) = array<i\d+: ([\d, -]+)>")
@@ -33,7 +33,7 @@ NO_RESULT = frozenset(
     "llvm.intr.assume gpu.barrier ttg.barrier tt.debug_barrier".split()
 )
 # ` : (` separates operands from a function type; the operand part may hold colons of its own
-_FUNCTION_TYPED = ("tt.atomic_rmw", "tt.atomic_cas", "tt.extern_elementwise", "tt.call", "tt.elementwise_inline_asm")
+_FUNCTION_TYPED = ("tt.atomic_rmw", "tt.atomic_cas", "tt.extern_elementwise", "tt.call")
 
 Scope = dict[str, Value]
 
@@ -42,6 +42,15 @@ def parse_module(text: str) -> list[Function]:
     """All functions of a module, the public kernel first. Raises MalformedIr."""
     functions = _Parser(text).parse()
     return sorted(functions, key=lambda f: not f.is_public)
+
+
+def _result_names(text: str) -> list[str]:
+    """`%a`, `%a:2` (used as %a#0, %a#1) or `%a, %b`."""
+    names = []
+    for part in text.split(", "):
+        name, _, count = part.partition(":")
+        names += [f"{name}#{k}" for k in range(int(count))] if count else [name]
+    return names
 
 
 class _Parser:
@@ -116,8 +125,8 @@ class _Parser:
     def operation(self, block: Block, scope: Scope, line: str) -> None:
         at = self.at
         self.at += 1
-        match = _RESULT.match(line)
-        result, text = (match.group(1), match.group(3)) if match else (None, line)
+        match = _RESULTS.match(line)
+        names, text = (_result_names(match.group(1)), match.group(2)) if match else ([], line)
         name_match = self.match(_OP_NAME, text, "operation")
         name, rest = name_match.group(1), text[name_match.end() :]
         op = Op(name, location=self.locations.resolve(self.line_locations[at]))
@@ -128,15 +137,16 @@ class _Parser:
             raise MalformedIr(kernel=self.kernel, line=line, reason=f"{type(error).__name__}: {error}") from error
         if op.location == "unknown location" and op.regions:
             op.location = self.locations.resolve(self.line_locations[self.at - 1])
-        self.define(block, scope, op, result, types)
+        if len(types) == 1 < len(names):
+            types = types * len(names)  # tt.split prints the one type of both results
+        self.define(block, scope, op, names, types)
 
-    def define(self, block: Block, scope: Scope, op: Op, result: str | None, types: list[Type]) -> None:
+    def define(self, block: Block, scope: Scope, op: Op, names: list[str], types: list[Type]) -> None:
         block.append(op)
         for k, type_ in enumerate(types):
-            name = result if len(types) == 1 else f"{result}#{k}"
-            value = Value(name or f"%unnamed{k}", type_, op, k, block)
+            value = Value(names[k] if names else f"%unnamed{k}", type_, op, k, block)
             op.results.append(value)
-            if result:
+            if names:
                 scope[value.name] = value
 
     def operands(self, scope: Scope, text: str) -> list[Value]:
@@ -227,9 +237,10 @@ class _Parser:
     def plain(self, op: Op, scope: Scope, rest: str) -> list[Type]:
         """`name operands {attributes} : types`, the common form."""
         if rest.endswith("{"):
-            raise ValueError("operation with a region")
-        separator = " : (" if op.name in _FUNCTION_TYPED else " : "
-        cut = rest.rfind(separator)
+            raise UnsupportedOp(
+                location=op.location, kernel=self.kernel, op=op.name, types="region", reason="unknown operation"
+            )
+        cut = rest.rfind(" : (") if op.name in _FUNCTION_TYPED else rest.rfind(" : ")
         body, type_text = (rest[:cut], rest[cut + 3 :].strip()) if cut >= 0 else (rest, "")
         op.operands = self.operands(scope, re.sub(r'"[^"]*"', "", body))
         op.attrs = self.attributes(body)

@@ -1,8 +1,18 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from tests.cpu.engine.toys import Oracle, agreeing_weights, toy_spec, write_toy
+
+
+@pytest.fixture(scope="session", autouse=True)
+def few_threads():
+    """Torch only fills and compares small tensors here; its threads would compete with those of the kernels."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

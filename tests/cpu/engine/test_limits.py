@@ -130,7 +130,7 @@ def test_stream_gives_the_answer_in_pieces_and_cancels_when_left(package, weight
 def test_prompts_of_a_batch_share_the_slots(package, weights, oracle):
     asks = [Ask(PROMPT[: 3 + i], 10, temperature=1.0, seed=7) for i in range(9)]
     with Engine(package, weights, drafts=2) as engine:
-        results = engine.generate([list(a.prompt) for a in asks], max_new_tokens=10, temperature=1.0, seed=7)
+        results = engine.generate_batch([list(a.prompt) for a in asks], max_new_tokens=10, temperature=1.0, seed=7)
     assert [list(result.tokens) for result in results] == [oracle(ask)[0] for ask in asks]
 
 

@@ -30,7 +30,9 @@ def test_drafts_graph_and_batch_do_not_change_tokens(package, weights, oracle, d
     with Engine(package, weights, drafts=drafts, eager=eager) as engine:
         assert answers(engine, ASKS) == [oracle(ask) for ask in ASKS]
         if drafts:
-            assert engine.stats().tokens_per_step > 1.2, "the toy's drafter should be right often enough to test accepts"
+            assert engine.stats().tokens_per_step > 1.2, (
+                "the toy's drafter should be right often enough to test accepts"
+            )
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 5, 16])

@@ -1,0 +1,156 @@
+"""tl.dot through Triton: packed, masked and row-major operands give the bits of one order, for every number of rows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from dot_oracle import dot, same_bits
+
+
+def pack(w: torch.Tensor, width: int) -> torch.Tensor:
+    """[K, N] -> panels [N/width][K/2][width][2]."""
+    depth, columns = w.shape
+    return w.reshape(depth // 2, 2, columns // width, width).permute(2, 0, 3, 1).contiguous()
+
+
+@triton.jit
+def packed_matmul(x, w, y, rows, K: tl.constexpr, NT: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, N: tl.constexpr):
+    panel = tl.program_id(0)
+    o_n = panel * N + tl.arange(0, N)
+    for m0 in range(tl.program_id(1) * BM, rows, tl.num_programs(1) * BM):
+        o_m = m0 + tl.arange(0, BM)
+        acc = tl.zeros((BM, N), tl.float32)
+        for k0 in range(0, K, BK):
+            o_k = k0 + tl.arange(0, BK)
+            a = tl.load(x + o_m[:, None] * K + o_k[None, :], mask=o_m[:, None] < rows, other=0.0)
+            flat = tl.load(w + panel * K * N + k0 * N + tl.arange(0, BK * N))
+            b = tl.reshape(tl.permute(tl.reshape(flat, (BK // 2, N, 2)), (0, 2, 1)), (BK, N))
+            acc = tl.dot(a, b, acc)
+        tl.store(y + o_m[:, None] * NT + o_n[None, :], acc, mask=o_m[:, None] < rows)
+
+
+def packed(x: torch.Tensor, w: torch.Tensor, width: int, BM: int, BK: int, splits: int = 1) -> torch.Tensor:
+    (rows, depth), columns = x.shape, w.shape[1]
+    y = torch.full((rows, columns), float("nan"))
+    grid = (columns // width, splits)
+    packed_matmul[grid](x, pack(w, width), y, rows, K=depth, NT=columns, BM=BM, BK=BK, N=width)
+    return y
+
+
+def test_every_number_of_rows_gives_the_same_rows() -> None:
+    x, w = torch.randn(256, 128).bfloat16(), torch.randn(128, 128).bfloat16()
+    expected = dot(x, w, torch.zeros(256, 128))
+    for width, BM, BK, rows, splits in (
+        (32, 1, 128, 1, 1), (32, 4, 64, 4, 1), (64, 8, 32, 8, 1), (64, 8, 32, 3, 1), (32, 64, 64, 256, 2), (16, 16, 128, 250, 3),
+    ):  # fmt: skip
+        assert same_bits(packed(x[:rows].contiguous(), w, width, BM, BK, splits), expected[:rows]), (width, BM, BK, rows)
+
+
+@triton.jit
+def every_form(x, w, wt, panel, out, rows, strip, K: tl.constexpr, N: tl.constexpr, M: tl.constexpr):
+    o_m, o_n, o_k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    o_out = o_m[:, None] * N + o_n[None, :]
+    a = tl.load(x + o_m[:, None] * K + o_k[None, :], mask=o_m[:, None] < rows, other=0.0)
+    # row-major
+    tl.store(out + o_out, tl.dot(a, tl.load(w + o_k[:, None] * N + o_n[None, :])))
+    # transposed
+    tl.store(out + M * N + o_out, tl.dot(a, tl.trans(tl.load(wt + o_n[:, None] * K + o_k[None, :]))))
+    # three-dimensional panel
+    o_pair = tl.arange(0, K // 2)[:, None, None] * (2 * N) + o_n[None, :, None] * 2 + tl.arange(0, 2)[None, None, :]
+    b = tl.reshape(tl.permute(tl.load(panel + o_pair), (0, 2, 1)), (K, N))
+    tl.store(out + 2 * M * N + o_out, tl.dot(a, b))
+    # rows of the panel further apart, known at run time only
+    o_far = tl.arange(0, K // 2)[:, None, None] * strip + o_n[None, :, None] * 2 + tl.arange(0, 2)[None, None, :]
+    b = tl.reshape(tl.permute(tl.load(panel + o_far), (0, 2, 1)), (K, N))
+    tl.store(out + 3 * M * N + o_out, tl.dot(a, b))
+    # masked: materialised first
+    b = tl.reshape(tl.permute(tl.load(panel + o_pair, mask=o_pair < K * N, other=0.0), (0, 2, 1)), (K, N))
+    tl.store(out + 4 * M * N + o_out, tl.dot(a, b))
+    # left operand computed, accumulator given
+    tl.store(out + 5 * M * N + o_out, tl.dot((a * 2).to(tl.bfloat16), b, tl.full((M, N), 1.0, tl.float32)))
+
+
+@pytest.mark.parametrize(("M", "N", "K"), [(1, 32, 64), (4, 16, 32), (16, 64, 16), (2, 8, 32), (8, 1, 2)])
+def test_every_form_of_the_right_operand(M: int, N: int, K: int) -> None:
+    x, w = torch.randn(M, K).bfloat16(), torch.randn(K, N).bfloat16()
+    out = torch.empty(6, M, N)
+    every_form[(1,)](x, w, w.t().contiguous(), pack(w, N), out, M, 2 * N, K=K, N=N, M=M)
+    expected = dot(x, w, torch.zeros(M, N))
+    for k in range(5):
+        assert same_bits(out[k], expected), f"form {k}"
+    assert same_bits(out[5], dot(x * 2, w, torch.ones(M, N)))
+
+
+def c_source(kernel) -> str:
+    return kernel.asm["c"]
+
+
+def test_panels_are_read_in_place() -> None:
+    x, w, y = torch.randn(4, 64).bfloat16(), torch.randn(64 * 32).bfloat16(), torch.empty(4, 32)
+    source = c_source(packed_matmul[(1, 1)](x, w, y, 4, K=64, NT=32, BM=4, BK=32, N=32))
+    assert "cp_pack_panel" not in source
+    assert source.count("cp_dot_panel(") == 1
+
+
+@triton.jit
+def store_between(x, w, y, K: tl.constexpr, N: tl.constexpr):
+    a = tl.load(x + tl.arange(0, 4)[:, None] * K + tl.arange(0, K)[None, :])
+    flat = tl.load(w + tl.arange(0, K * N))
+    b = tl.reshape(tl.permute(tl.reshape(flat, (K // 2, N, 2)), (0, 2, 1)), (K, N))
+    tl.store(w + tl.arange(0, K * N), tl.zeros((K * N,), tl.bfloat16))
+    tl.store(y + tl.arange(0, 4)[:, None] * N + tl.arange(0, N)[None, :], tl.dot(a, b))
+
+
+def test_a_store_between_load_and_dot_makes_a_copy() -> None:
+    x, w, y = torch.randn(4, 32).bfloat16(), torch.randn(32, 16).bfloat16(), torch.empty(4, 16)
+    memory = pack(w, 16)
+    store_between[(1,)](x, memory, y, K=32, N=16)
+    assert same_bits(y, dot(x, w, torch.zeros(4, 16)))
+    assert not memory.any()
+
+
+@triton.jit
+def other_types(a, b, c, D: tl.constexpr, M: tl.constexpr):
+    o_m, o = tl.arange(0, M), tl.arange(0, D)
+    x, y = tl.load(a + o_m[:, None] * D + o[None, :]), tl.load(b + o[:, None] * D + o[None, :])
+    tl.store(c + o_m[:, None] * D + o[None, :], tl.dot(x, y, out_dtype=c.dtype.element_ty))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "result"), [(torch.float32, torch.float32), (torch.float16, torch.float32), (torch.int8, torch.int32)], ids=str
+)
+def test_other_types(dtype: torch.dtype, result: torch.dtype) -> None:
+    a, b = (torch.randint(-9, 9, (m, 32)).to(dtype) for m in (8, 32))
+    c = torch.empty(8, 32, dtype=result)
+    other_types[(1,)](a, b, c, D=32, M=8)
+    assert torch.equal(c.double(), a.double() @ b.double())
+
+
+def test_f32_rows_do_not_depend_on_their_number() -> None:
+    a, b = torch.randn(16, 32), torch.randn(32, 32)
+    full, one = torch.empty(16, 32), torch.empty(1, 32)
+    other_types[(1,)](a, b, full, D=32, M=16)
+    other_types[(1,)](a[:1].contiguous(), b, one, D=32, M=1)
+    assert same_bits(one, full[:1])
+    torch.testing.assert_close(full, a @ b)
+
+
+@triton.jit
+def attention_tile(q, k, v, out, D: tl.constexpr, PAGE: tl.constexpr, M: tl.constexpr):
+    o_m, o_d = tl.arange(0, M), tl.arange(0, D)
+    queries = tl.load(q + o_m[:, None] * D + o_d[None, :])
+    keys = tl.reshape(tl.permute(tl.reshape(tl.load(k + tl.arange(0, D * PAGE)), (D // 2, PAGE, 2)), (0, 2, 1)), (D, PAGE))
+    values = tl.reshape(tl.permute(tl.reshape(tl.load(v + tl.arange(0, D * PAGE)), (PAGE // 2, D, 2)), (0, 2, 1)), (PAGE, D))
+    p = tl.exp(tl.dot(queries, keys) * 0.1)
+    tl.store(out + o_m[:, None] * D + o_d[None, :], tl.dot(p.to(tl.bfloat16), values))
+
+
+def test_attention_on_packed_pages() -> None:
+    q, k, v = torch.randn(8, 32).bfloat16(), torch.randn(16, 32).bfloat16(), torch.randn(16, 32).bfloat16()
+    out = torch.empty(8, 32)
+    kernel = attention_tile[(1,)](q, pack(k.t(), 16), pack(v, 32), out, D=32, PAGE=16, M=8)
+    expected = (((q.float() @ k.float().t()) * 0.1).exp().bfloat16().float()) @ v.float()
+    torch.testing.assert_close(out, expected, rtol=2e-2, atol=2e-2)
+    assert "cp_pack_panel" not in c_source(kernel)

@@ -1,0 +1,215 @@
+"""Loads and stores: masks, aliasing, strides, atomics, large tiles, shape operations."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def masked_copy(x, y, n, B: tl.constexpr):
+    o = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(y + o, tl.load(x + o, mask=o < n, other=-1.0) + 1, mask=o < n)
+
+
+def test_masked_lanes_are_untouched() -> None:
+    x, y = torch.randn(1000), torch.full((1024,), float("nan"))
+    masked_copy[(4,)](x, y, 1000, B=256)
+    assert torch.equal(y[:1000], x + 1)
+    assert y[1000:].isnan().all()
+
+
+@triton.jit
+def masked_rows(x, y, rows, columns, A: tl.constexpr, B: tl.constexpr):
+    a, b = tl.arange(0, A), tl.arange(0, B)
+    mask = (a[:, None] < rows) & (b[None, :] < columns)
+    v = tl.load(x + a[:, None] * columns + b[None, :], mask=mask, other=7.0)
+    tl.store(y + a[:, None] * B + b[None, :], v, mask=a[:, None] < A)
+    tl.store(x + a[:, None] * columns + b[None, :], v * 2, mask=mask & (v > 0))
+
+
+def test_two_dimensional_masks() -> None:
+    x, y = torch.randn(5, 19), torch.empty(8, 32)
+    before = x.clone()
+    masked_rows[(1,)](x, y, 5, 19, A=8, B=32)
+    expected = torch.full((8, 32), 7.0)
+    expected[:5, :19] = before
+    assert torch.equal(y, expected)
+    assert torch.equal(x, torch.where(before > 0, before * 2, before))
+
+
+@triton.jit
+def shifted_copy(x, y, B: tl.constexpr):
+    o = tl.arange(0, B)
+    tl.store(y + (o + 1) % B, tl.load(x + o))
+
+
+@triton.jit
+def shifted_arguments(x, y, B: tl.constexpr):
+    o = tl.arange(0, B)
+    tl.store(y + o, tl.load(x + o) * 2)
+
+
+@triton.jit
+def collapsing(x, B: tl.constexpr):
+    o = tl.arange(0, B)
+    tl.store(x + o // 2, tl.load(x + o // 2) + 1)
+
+
+def test_all_loads_happen_before_the_store() -> None:
+    x = torch.arange(64).int()
+    shifted_copy[(1,)](x, x, B=64)
+    assert torch.equal(x, torch.arange(64).int().roll(1))
+    for offset in (-1, 1, 5):
+        memory = torch.arange(100).int()
+        shifted_arguments[(1,)](memory[8:72], memory[8 + offset : 72 + offset], B=64)
+        expected = torch.arange(100).int()
+        expected[8 + offset : 72 + offset] = torch.arange(8, 72) * 2
+        assert torch.equal(memory, expected)
+    x = torch.zeros(64).int()
+    collapsing[(1,)](x, B=64)
+    assert torch.equal(x[:32], torch.ones(32).int())
+
+
+@triton.jit
+def load_store_load(x, y, B: tl.constexpr):
+    o = tl.arange(0, B)
+    first = tl.load(x + o)
+    tl.store(x + o, first + 1)
+    tl.store(y + o, first * 100 + tl.load(x + o))
+
+
+def test_loads_see_the_stores_before_them_only() -> None:
+    x, y = torch.arange(32).int(), torch.empty(32, dtype=torch.int32)
+    load_store_load[(1,)](x, y, B=32)
+    assert torch.equal(y, torch.arange(32).int() * 101 + 1)
+
+
+@triton.jit
+def shapes(x, y, A: tl.constexpr, B: tl.constexpr):
+    a, b = tl.arange(0, A), tl.arange(0, B)
+    v = tl.load(x + a[:, None] * B + b[None, :])
+    o = tl.arange(0, A * B)
+    tl.store(y + o, tl.reshape(tl.trans(v), (A * B,)))
+    left, right = tl.split(tl.reshape(v, (A, B // 2, 2)))
+    tl.store(y + A * B + o, tl.reshape(tl.join(right, left), (A * B,)))
+    tl.store(y + 2 * A * B + o, tl.interleave(tl.reshape(left, (A * B // 2,)), tl.reshape(right, (A * B // 2,))))
+    tl.store(y + 3 * A * B + o, tl.reshape(tl.permute(tl.reshape(v, (A, B // 4, 4)), (2, 0, 1)), (A * B,)))
+    tl.store(y + 4 * A * B + o, tl.reshape(tl.broadcast_to(tl.sum(v, axis=1)[:, None], (A, B)), (A * B,)))
+
+
+def test_shape_operations() -> None:
+    A, B = 8, 16
+    x, y = torch.randint(0, 1000, (A, B)).float(), torch.empty(5, A * B)
+    shapes[(1,)](x, y, A=A, B=B)
+    pairs = x.reshape(A, B // 2, 2)
+    expected = [x.T, pairs.flip(2), x, x.reshape(A, B // 4, 4).permute(2, 0, 1), x.sum(1, keepdim=True).expand(A, B)]
+    for k, value in enumerate(expected):
+        assert torch.equal(y[k], value.reshape(-1)), f"row {k}"
+
+
+@triton.jit
+def atomics(x, counts, total, top, old, n, B: tl.constexpr):
+    o = tl.program_id(0) * B + tl.arange(0, B)
+    v = tl.load(x + o, mask=o < n, other=0)
+    tl.store(old + o, tl.atomic_add(counts + v % 7, 1, mask=o < n), mask=o < n)
+    tl.atomic_max(top, tl.max(v, axis=0))
+    tl.atomic_add(total, tl.sum(v.to(tl.float32), axis=0))
+
+
+def test_atomics(threads) -> None:
+    threads(2)
+    x = torch.randint(0, 100, (1000,), dtype=torch.int32)
+    counts, total, top = torch.zeros(7, dtype=torch.int32), torch.zeros(1), torch.zeros(1, dtype=torch.int32)
+    old = torch.empty(1000, dtype=torch.int32)
+    atomics[(16,)](x, counts, total, top, old, 1000, B=64)
+    expected = torch.bincount(x.long() % 7, minlength=7).int()
+    assert torch.equal(counts, expected)
+    assert total.item() == x.sum().item()
+    assert top.item() == x.max().item()
+    for bin_ in range(7):
+        assert torch.equal(old[x % 7 == bin_].sort().values, torch.arange(expected[bin_]).int())
+
+
+@triton.jit
+def spin_lock(lock, count):
+    while tl.atomic_cas(lock, 0, 1) == 1:
+        pass
+    tl.store(count, tl.load(count) + 1)
+    tl.atomic_xchg(lock, 0)
+
+
+def test_lock(threads) -> None:
+    threads(2)
+    lock, count = torch.zeros(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+    spin_lock[(200,)](lock, count)
+    assert count.item() == 200
+
+
+@triton.jit
+def large_tile(x, y, A: tl.constexpr, B: tl.constexpr):
+    o = tl.arange(0, A)[:, None] * B + tl.arange(0, B)[None, :]
+    v = tl.load(x + o)
+    v = v * 2
+    tl.store(x + o, v + 1)
+    tl.store(y + o, v / tl.sum(tl.sum(v, axis=1), axis=0))
+
+
+def test_tiles_larger_than_the_stack_limit(threads) -> None:
+    threads(2)
+    x, y = torch.rand(256, 512), torch.empty(256, 512)
+    before = x.clone()
+    large_tile[(1,)](x, y, A=256, B=512)
+    assert torch.equal(x, before * 2 + 1)
+    torch.testing.assert_close(y, before / before.sum())
+
+
+@triton.jit
+def gather_and_count(x, index, y, bins, B: tl.constexpr):
+    o = tl.arange(0, B)
+    i = tl.load(index + o)
+    tl.store(y + o, tl.gather(tl.load(x + o), i, 0))
+    tl.store(y + B + o, tl.load(x + i))
+    tl.store(bins + tl.arange(0, 8), tl.histogram(i % 8, 8))
+
+
+def test_gather_and_histogram() -> None:
+    x, index = torch.randn(64), torch.randint(0, 64, (64,), dtype=torch.int32)
+    y, bins = torch.empty(2, 64), torch.empty(8, dtype=torch.int32)
+    gather_and_count[(1,)](x, index, y, bins, B=64)
+    assert torch.equal(y[0], x[index.long()])
+    assert torch.equal(y[1], x[index.long()])
+    assert torch.equal(bins, torch.bincount(index.long() % 8, minlength=8).int())
+
+
+@triton.jit
+def strided(x, y, sx, sy, A: tl.constexpr, B: tl.constexpr):
+    a, b = tl.arange(0, A), tl.arange(0, B)
+    v = tl.load(x + a[:, None] * sx + b[None, :] * sy)
+    tl.store(y + b[:, None] * A + a[None, :], tl.trans(v) + 1)
+
+
+def test_strides_known_at_run_time() -> None:
+    x, y = torch.randn(16, 32), torch.empty(32, 16)
+    strided[(1,)](x, y, 32, 1, A=16, B=32)
+    assert torch.equal(y, x.T + 1)
+    t = x.T.contiguous()
+    strided[(1,)](t, y, 1, 16, A=16, B=32)
+    assert torch.equal(y, x.T + 1)
+
+
+@triton.jit
+def sort_rows(x, y, N: tl.constexpr, K: tl.constexpr):
+    o = tl.program_id(0) * N + tl.arange(0, N)
+    v = tl.load(x + o)
+    tl.store(y + o, tl.sort(v, descending=True))
+    tl.store(x + tl.program_id(0) * N + tl.arange(0, K), tl.topk(v, K))
+
+
+def test_sort_and_topk() -> None:
+    x, y = torch.randn(3, 64), torch.empty(3, 64)
+    expected = x.sort(1, descending=True).values
+    sort_rows[(3,)](x, y, N=64, K=8)
+    assert torch.equal(y, expected)
+    assert torch.equal(x[:, :8], expected[:, :8])

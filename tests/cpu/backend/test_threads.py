@@ -1,0 +1,140 @@
+"""The thread pool: same bits for any number of threads, forks, callers in parallel, busy neighbours."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from runtime.cpu import get_num_threads, set_num_threads
+from runtime.cpu.graph import HostGraph
+
+
+@triton.jit
+def softmax_rows(x, y, n, B: tl.constexpr):
+    row, o = tl.program_id(0), tl.arange(0, B)
+    v = tl.load(x + row * n + o, mask=o < n, other=-float("inf"))
+    e = tl.exp(v - tl.max(v, axis=0))
+    tl.store(y + row * n + o, e / tl.sum(e, axis=0), mask=o < n)
+
+
+@triton.jit
+def count_visits(visits, n, B: tl.constexpr):
+    tl.store(visits + tl.program_id(0), tl.load(visits + tl.program_id(0)) + 1)
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    y = torch.empty_like(x)
+    softmax_rows[(x.shape[0],)](x, y, x.shape[1], B=256)
+    return y
+
+
+def test_bits_do_not_depend_on_threads(threads) -> None:
+    x = torch.randn(37, 200)
+    results = []
+    for count in (1, 2, 3, 7):
+        threads(count)
+        assert get_num_threads() == count
+        results += [softmax(x), softmax(x)]
+    assert all(torch.equal(results[0], other) for other in results)
+    torch.testing.assert_close(results[0], x.softmax(1))
+
+
+@pytest.mark.parametrize("programs", [1, 2, 3, 5, 64, 1000])
+def test_every_program_runs_once(threads, programs: int) -> None:
+    threads(4)
+    visits = torch.zeros(programs, dtype=torch.int32)
+    graph = HostGraph()
+    with graph.capture():
+        for _ in range(50):
+            count_visits[(programs,)](visits, programs, B=1)
+    for _ in range(20):
+        graph.replay()
+    assert torch.equal(visits, torch.full_like(visits, 1000))
+
+
+def test_an_empty_grid_runs_nothing(threads) -> None:
+    threads(2)
+    visits = torch.zeros(4, dtype=torch.int32)
+    count_visits[(0,)](visits, 4, B=1)
+    assert not visits.any()
+
+
+def test_launches_from_several_python_threads(threads) -> None:
+    threads(2)
+    x = torch.randn(8, 200)
+    expected, wrong = softmax(x), []
+
+    def work() -> None:
+        for _ in range(100):
+            if not torch.equal(softmax(x), expected):
+                wrong.append(1)
+
+    workers = [threading.Thread(target=work) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not wrong
+
+
+def test_fork(threads) -> None:
+    threads(2)
+    x = torch.randn(64, 200)
+    expected = softmax(x)
+    child = os.fork()
+    if child == 0:
+        same = all(torch.equal(softmax(x), expected) for _ in range(20))
+        os._exit(0 if same else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert torch.equal(softmax(x), expected)
+
+
+def test_thread_count_follows_environment_and_affinity() -> None:
+    code = "from runtime.cpu import get_num_threads; print(get_num_threads())"
+
+    def count(**env: str) -> int:
+        clean = {k: v for k, v in os.environ.items() if k not in ("OMP_NUM_THREADS", "STEPFORGE_CPU_THREADS")}
+        return int(subprocess.run([sys.executable, "-c", code], env=clean | env, capture_output=True, check=True).stdout)
+
+    available = len(os.sched_getaffinity(0))
+    assert count() == available
+    assert count(OMP_NUM_THREADS="1") == 1
+    assert count(STEPFORGE_CPU_THREADS="1", OMP_NUM_THREADS="7") == 1
+    assert count(OMP_NUM_THREADS="1000") == available
+
+
+def test_invalid_thread_count() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        set_num_threads(0)
+
+
+def test_busy_neighbours_do_not_stall_replay(threads) -> None:
+    """Every core has another runnable process. Waiting for a descheduled thread at every launch would cost a time slice
+    (milliseconds) each: 4000 launches would take more than ten seconds."""
+    threads(2)
+    visits = torch.zeros(8, dtype=torch.int32)
+    graph = HostGraph()
+    with graph.capture():
+        for _ in range(200):
+            count_visits[(8,)](visits, 8, B=1)
+    graph.replay()
+    burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
+    try:
+        time.sleep(0.2)
+        start = time.perf_counter()
+        for _ in range(20):
+            graph.replay()
+        elapsed = time.perf_counter() - start
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.wait()
+    assert elapsed < 4
