@@ -90,7 +90,7 @@ class CheckpointStore:
         self._entries.move_to_end(key)
 
     def reserve(self, protected: Key | None = None) -> int | None:
-        """A row to write a checkpoint into, if necessary of an evicted one other than `protected`; None if there is none."""
+        """A row to write a checkpoint into, if need be of an evicted one, never `protected`; None if there is none."""
         if not self._free and not self.evict(protected):
             self.counts.skipped += 1
             return None

@@ -49,9 +49,8 @@ class Engine:
     package: path or opened package. weights: path of a safetensors file, or tensors by name.
     drafts: tokens drafted per step, cut to what the package allows; 0 leaves the MTP module out for good unless
     `drafting`. slots: requests decoded together, default all the package has. threads: CPU threads. eager: no graphs.
-    checkpoints: keep and resume from recurrent states. prefill_chunk: tokens per prefill launch. max_queue: requests that
-    may wait.
-    Raises RuntimeStateError with a code: see runtime.errors.
+    checkpoints: keep and resume from recurrent states. prefill_chunk: tokens per prefill launch. max_queue: requests
+    that may wait. Raises RuntimeStateError with a code: see runtime.errors.
     """
 
     def __init__(

@@ -179,7 +179,7 @@ class Executor:
         self._stale = True
 
     def restore(self, slot: int, checkpoint: Checkpoint, pages: Sequence[int], copied: tuple[int, int] | None) -> None:
-        """Copy a checkpoint into a slot just admitted. pages: the slot's; copied: (from, to) of the one that is its own."""
+        """Copy a checkpoint into a slot just admitted. pages: the slot's; copied: (from, to) of its own copy."""
         b, position, ring = self.buffers, checkpoint.position, self.limits.ring
         for part in self.package.plan.checkpoint_parts:
             live, kept = b[part.live][slot], b[part.checkpoint][checkpoint.index]

@@ -257,7 +257,7 @@ class Scheduler:
         return [row for row in wanted if row is not None]
 
     def _arm(self, seat: Seat) -> None:
-        """Have the next step write the last position that is due. A step writes one: those before it are saved first."""
+        """Have the next step write the last position due. A step writes one: those before it are saved first."""
         due = self._due(seat)
         for position, digest, row in due[:-1]:
             self._save(seat, position, digest, row)

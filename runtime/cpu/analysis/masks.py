@@ -29,6 +29,36 @@ class Corners:
             return "last" if greater else ("first" if less else None)
         return None
 
+    def always_holds(self, comparison: Value) -> bool:
+        """Known at compile time: the deciding corner passes the test (`tl.arange(0, 64) < 64`)."""
+        corner = self.deciding(comparison)
+        if corner is None:
+            return False
+        left, right = (self._at_corner(operand, corner == "last") for operand in comparison.op.operands)
+        if left is None or right is None:
+            return False
+        predicate = comparison.op.attrs["words"][0]
+        return {"slt": left < right, "sle": left <= right, "sgt": left > right, "sge": left >= right}[predicate]
+
+    def _at_corner(self, value: Value, last: bool) -> int | None:
+        """Value of the first or last element of index arithmetic on ranges and constants."""
+        known = constant_int(value)
+        if known is not None or value.op is None:
+            return known
+        parts = [self._at_corner(operand, last) for operand in value.op.operands]
+        if None in parts:
+            return None
+        match value.defining:
+            case "tt.make_range":
+                return int(value.op.attrs["end"]) - 1 if last else int(value.op.attrs["start"])
+            case "tt.broadcast" | "tt.expand_dims" | "arith.extsi" | "tt.splat":
+                return parts[0]
+            case "arith.addi":
+                return parts[0] + parts[1]
+            case "arith.muli":
+                return parts[0] * parts[1]
+        return None
+
     def _grows(self, value: Value) -> bool:
         """Monotone, not falling along any dimension."""
         if value not in self._memo:

@@ -13,6 +13,7 @@ from ..ttir.ir import Function, Op, Value
 from .affine import Strides
 from .effects import WRITES, Effects
 from .induction import find_inductions
+from .liveness import accumulates_in_place, dies_at, find_updates
 from .masks import Corners
 from .panel import find_panels
 
@@ -57,6 +58,7 @@ class Placement:
         self.panels = find_panels([op for op in ops if op.name == "tt.dot"], self.strides, self.effects)
         self.addresses = _address_values(ops)
         self.place = self._initial_places(ops)
+        self.updates = find_updates(function, self._is_elementwise)
         self.stored: set[Value] = set()
         self._roots: dict[Value, frozenset[Op]] = {}
         self._costs: dict[Value, tuple[int, int]] = {}
@@ -78,17 +80,36 @@ class Placement:
         place.update((value, Place.INDUCTION) for value in self.inductions)
         return place
 
+    def _is_elementwise(self, op: Op) -> bool:
+        """Evaluated element by element where it is used, at the same index as its tensor operands."""
+        inline = not op.regions and op.name not in ROOTS and op.name not in SHAPE_OPS and op.name != "tt.load"
+        return inline and len(op.results) == 1 and self.place[op.result] is Place.INLINE
+
+    def takes_over(self, value: Value, op: Op) -> bool:
+        """May `op` (a loop) reuse the array of `value`, its initial value?"""
+        return self.place[value] is Place.ARRAY and dies_at(value, op, self._roots_of_use)
+
     # ---- decisions
 
     def _decide(self, op: Op, value: Value) -> None:
         groups = [roots for user, k in value.uses if (roots := self._roots_of_use(user, k)) is not None]
         self._roots[value] = frozenset().union(*groups)
+        if value in self.updates and self._worth_updating(value):
+            self.stored.add(value)
+            return
         cost = self._cost(value)
         if cost == 0 or self._is_panel_view(value):
             return
         shared = len(self._roots[value]) > 1 and any(group != groups[0] for group in groups)
         if shared or self._must_store(op, value) or self._recomputed_by_broadcast(value, cost):
             self.stored.add(value)
+
+    def _worth_updating(self, value: Value) -> bool:
+        """Early update in place: read by more than the yield, or an accumulator that a dot then updates."""
+        users = [user for user, _ in value.uses]
+        if len(users) == 1 and users[0].name == "tt.dot":
+            return accumulates_in_place(users[0], self.updates) is not None
+        return len(self._roots[value]) > 1
 
     def _roots_of_use(self, user: Op, k: int) -> frozenset[Op] | None:
         """Root operations in whose loop nest this use is evaluated; None when the use evaluates nothing."""

@@ -21,7 +21,7 @@ def for_loop(e: Emitter, op: Op) -> None:
     induction, *carried = body.args
     low, high, step = (e.names[v] for v in op.operands[:3])
     for arg, result, initial in zip(carried, op.results, op.operands[3:], strict=True):
-        _enter(e, arg, result, initial)
+        _enter(e, op, arg, result, initial)
     _mark_accumulators(e, body, carried)
     e.names[induction] = i = e.fresh("iv")
     ctype = c_type(induction.type.elem)
@@ -32,8 +32,12 @@ def for_loop(e: Emitter, op: Op) -> None:
         parallel_assign(e, carried, body.terminator.operands)
 
 
-def _enter(e: Emitter, arg: Value, result: Value, initial: Value) -> None:
+def _enter(e: Emitter, op: Op, arg: Value, result: Value, initial: Value) -> None:
     """Storage and first value of a carried value; the loop's result is the same storage."""
+    if e.place[arg] is Place.ARRAY and e.placement.takes_over(initial, op):
+        e.names[arg] = e.names[result] = e.names[initial]
+        e.place[result] = Place.ARRAY
+        return
     if e.place[arg] is Place.INDUCTION:
         e.names[arg] = e.fresh("offset")
         e.declare(f"int64_t {e.names[arg]} = 0;")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from ..analysis.affine import RUNTIME
+from ..analysis.liveness import accumulates_in_place
 from ..analysis.placement import Place
 from ..ttir.ir import Op, Value
 from .emitter import Emitter, emits
@@ -24,12 +25,13 @@ def dot(e: Emitter, op: Op) -> None:
 
 def _accumulator(e: Emitter, op: Op) -> str:
     """Array that holds the accumulator and becomes the result: the loop's own when it may be updated in place."""
-    if op in e.in_place_accumulators:
-        e.names[op.result] = e.names[e.in_place_accumulators[op]]
-        e.place[op.result] = Place.ARRAY
+    accumulator = op.operands[2]
+    carried = e.in_place_accumulators.get(op) or accumulates_in_place(op, e.placement.updates)
+    if carried is not None and e.names.get(accumulator) == e.names[carried]:
+        e.names[op.result], e.place[op.result] = e.names[carried], Place.ARRAY
     else:
         e.allocate(op.result)
-        e.materialise(op.operands[2], e.names[op.result])
+        e.materialise(accumulator, e.names[op.result])
     return e.names[op.result]
 
 

@@ -188,7 +188,9 @@ class Emitter:
                 self.scalar_result(op, result)
 
     def store_inline(self, value: Value) -> None:
-        name = self.array(value.type.elem, value.type.numel)
+        carried = self.placement.updates.get(value)
+        in_place = carried is not None and self.place[carried] is Place.ARRAY
+        name = self.names[carried] if in_place else self.array(value.type.elem, value.type.numel)
         self.materialise(value, name)
         self.names[value], self.place[value] = name, Place.ARRAY
 

@@ -103,7 +103,7 @@ class Nest:
             case "tt.expand_dims":
                 axis = int(op.attrs["axis"])
                 return self.mask(op.operands[0], index[:axis] + index[axis + 1 :])
-            case "arith.cmpi" if value in self.assumed:
+            case "arith.cmpi" if value in self.assumed or self.emitter.placement.corners.always_holds(value):
                 return None
             case "arith.cmpi" if self.emitter.placement.corners.deciding(value) and value not in self.corners:
                 self.corners.append(value)

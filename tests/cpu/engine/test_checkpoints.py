@@ -90,7 +90,7 @@ def test_published_states_are_the_cold_ones(package, weights, oracle, interval, 
 def test_the_same_prompt_recomputes_nothing(package, weights, oracle, interval, drafts, length):
     with Engine(with_interval(package, interval), weights, drafts=drafts) as engine:
         first, second = Ask(PROMPT[:length], 12), Ask(PROMPT[:length], 12, temperature=0.9, seed=8)
-        longer = Ask(PROMPT[:length] + (1, 2, 3), 12)
+        longer = Ask((*PROMPT[:length], 1, 2, 3), 12)
         outputs = []
         for ask, restored in ((first, 0), (first, length), (second, length), (longer, length)):
             before = engine.stats().prefilled_tokens

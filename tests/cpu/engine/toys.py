@@ -64,7 +64,7 @@ def toy_spec(mtp: bool = True, **engine: int) -> ModelSpec:
 
 
 def agreeing_weights(spec: ModelSpec, strength: float = 0.25) -> dict[str, Tensor]:
-    """Random weights whose layers change little, and a drafter that reads the same token map: drafts are often right."""
+    """Random weights whose layers change little, and a drafter with the same token map: often right."""
     weights = random_weights(spec, seed=11)
     for name in weights:
         if name.endswith(("out_proj.weight", "o_proj.weight", "down_proj.weight")):
