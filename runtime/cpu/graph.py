@@ -24,7 +24,7 @@ from typing import Any
 from . import launcher, pool
 from .errors import GraphStateError
 
-_RECORD = struct.Struct("=QQIIII")  # cp_launch of native/pool.h
+_RECORD = struct.Struct("=QQIII12x")  # cp_launch of native/pool.h
 _capture_lock = threading.Lock()
 
 
@@ -99,7 +99,7 @@ class HostGraph:
 
     def _freeze(self) -> None:
         content = b"".join(
-            _RECORD.pack(function, ctypes.addressof(packed), *launch.grid, 0)
+            _RECORD.pack(function, ctypes.addressof(packed), *launch.grid)
             for function, packed, launch in zip(self._addresses, self._packed, self.launches, strict=True)
         )
         self._records = ctypes.create_string_buffer(content, max(len(content), 8))

@@ -69,6 +69,16 @@ def test_rendered_modules_have_no_undefined_or_unused_names(plan: Plan, tmp_path
     assert result.returncode == 0, result.stdout
 
 
+def test_rendered_modules_are_formatted(plan: Plan, tmp_path: Path) -> None:
+    for path, text in render_target(plan, COMMAND).items():
+        target = tmp_path / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+    command = [sys.executable, "-m", "ruff", "format", "--isolated", "--line-length", "120", "--diff", str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout
+
+
 def test_headers_have_a_fixed_line_count(plan: Plan) -> None:
     starts = {
         text.split('"""')[0].count("\n")

@@ -10,6 +10,9 @@
  * of one range; a word of an older generation means "nothing claimed yet", so nothing is reset between launches. Reading a
  * launch is a sequence lock on its generation: a late thread may read a torn description, but then sees that the generation
  * changed, or that nothing is left to claim.
+ *
+ * Sharing a launch costs a few hundred nanoseconds, so the pool learns per recorded launch whether that pays: the thread
+ * that opens a launch times it both ways now and then, and runs it alone if that is faster.
  */
 #define _GNU_SOURCE
 #include "pool.h"
@@ -25,14 +28,18 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 #define cpu_relax() _mm_pause()
+#define ticks_now() ((uint32_t)__rdtsc())
 #else
 #define cpu_relax() atomic_signal_fence(memory_order_seq_cst)
+#define ticks_now() ((uint32_t)now_ns())
 #endif
 
 #define MAX_THREADS 256
 #define RING 4
 #define CHUNKS_PER_RANGE 8
 #define STEAL_PATIENCE 16 /* relaxations before taking from another thread's range */
+#define FIRST_TRIALS 6    /* alternately shared and alone */
+#define TRIAL_PERIOD 64  /* then the slower way once in so many replays */
 #define LINE _Alignas(64)
 
 /* What a thread needs to know of a launch; one cache line. Fields are atomic because late threads may read them while they
@@ -69,11 +76,13 @@ static struct {
 
 /* The region being run; touched only by the thread that opens the next launch. */
 static struct {
-  const cp_launch *launches;
+  cp_launch *launches;
   int64_t count, next;
   int64_t *times;
   uint32_t generation;
   uint32_t threads;
+  cp_launch *open; /* the shared launch being run, and when it was opened */
+  uint32_t opened;
 } region;
 
 static pthread_mutex_t busy = PTHREAD_MUTEX_INITIALIZER;
@@ -112,19 +121,46 @@ static void publish(const cp_launch *launch) {
   atomic_store_explicit(&o->count, count, memory_order_relaxed);
   atomic_store_explicit(&o->finish_at, base + count, memory_order_relaxed);
   atomic_store_explicit(&o->generation, generation, memory_order_seq_cst);
-  if (atomic_load_explicit(&sleepers.count, memory_order_seq_cst) > 0) futex(&o->generation, FUTEX_WAKE, INT_MAX);
+  /* reset here, not by the woken: a thread that is awake but not yet scheduled must not cost a system call again */
+  if (atomic_load_explicit(&sleepers.count, memory_order_seq_cst) > 0 && atomic_exchange(&sleepers.count, 0) > 0)
+    futex(&o->generation, FUTEX_WAKE, INT_MAX);
 }
 
-/* Open the next launch that has programs, or end the region. */
+enum { SHARED, ALONE };
+
+static int way_of(const cp_launch *l, uint32_t count) {
+  if (count == 1) return ALONE;
+  if (l->trials < FIRST_TRIALS) return l->trials & 1;
+  int better = l->ticks[ALONE] < l->ticks[SHARED];
+  return l->trials % TRIAL_PERIOD ? better : !better;
+}
+
+/* A moving average; one run counts for at most four times what is known, so a lost time slice does not decide. */
+static void learn(cp_launch *l, int way, uint32_t elapsed) {
+  int64_t known = l->ticks[way], bounded = elapsed / 4 > known ? 4 * known : elapsed;
+  l->ticks[way] = (uint32_t)(known == 0 ? elapsed : known + (bounded - known) / 8);
+  l->trials++;
+}
+
+/* Open the next launch that is shared, running those in between alone, or end the region. */
 static void open_next(void) {
+  if (region.open) learn(region.open, SHARED, ticks_now() - region.opened);
+  region.open = NULL;
   while (region.next < region.count) {
-    const cp_launch *launch = &region.launches[region.next];
+    cp_launch *l = &region.launches[region.next];
+    uint32_t count = programs(l);
     if (region.times) region.times[region.next] = now_ns();
     region.next++;
-    if (programs(launch)) {
-      publish(launch);
+    if (!count) continue;
+    uint32_t start = ticks_now();
+    if (way_of(l, count) == SHARED) {
+      region.open = l;
+      region.opened = start;
+      publish(l);
       return;
     }
+    l->run(l->args, 0, count, l->grid[0], l->grid[1], l->grid[2]);
+    if (count > 1) learn(l, ALONE, ticks_now() - start);
   }
   if (region.times) region.times[region.count] = now_ns();
   publish(NULL);
@@ -209,7 +245,6 @@ static uint32_t wait_after(uint32_t seen) {
     }
     atomic_fetch_add_explicit(&sleepers.count, 1, memory_order_seq_cst);
     if (atomic_load_explicit(word, memory_order_seq_cst) == value) futex(word, FUTEX_WAIT, value);
-    atomic_fetch_sub_explicit(&sleepers.count, 1, memory_order_relaxed);
   }
 }
 
@@ -267,7 +302,7 @@ static bool fits(const cp_launch *launches, int64_t count) {
   return true;
 }
 
-void cp_run_launches(const cp_launch *launches, int64_t count, int64_t *times) {
+void cp_run_launches(cp_launch *launches, int64_t count, int64_t *times) {
   bool alone = wanted_threads == 1 || !fits(launches, count) || (count == 1 && !times && programs(launches) == 1);
   if (alone || pthread_mutex_trylock(&busy)) {
     run_alone(launches, count, times);
@@ -279,6 +314,7 @@ void cp_run_launches(const cp_launch *launches, int64_t count, int64_t *times) {
   region.count = count;
   region.next = 0;
   region.times = times;
+  region.open = NULL;
   region.threads = (uint32_t)started_workers + 1;
   uint32_t generation = region.generation + 1;
   open_next();
@@ -294,7 +330,7 @@ void cp_run_launches(const cp_launch *launches, int64_t count, int64_t *times) {
 }
 
 void cp_run_one(cp_kernel run, const char *args, uint32_t gx, uint32_t gy, uint32_t gz) {
-  cp_launch launch = {run, args, {gx, gy, gz}, 0};
+  cp_launch launch = {run, args, {gx, gy, gz}, 0, {0, 0}};
   cp_run_launches(&launch, 1, NULL);
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -13,9 +14,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from runtime import errors
+from runtime import errors, kernel_cache
 from runtime.engine import Engine
-from runtime.kernel_cache import cache_scope
 from runtime.layouts import laid_out, panel, rope_table
 from runtime.package import open_package
 from runtime.plan import Buffer, Source
@@ -71,7 +71,7 @@ def test_manifests_that_are_absent_damaged_or_newer_are_refused(copy):
 
 
 def test_a_target_that_was_not_built_is_refused(package, copy):
-    with pytest.raises(errors.TargetMissing, match="cuda:90.*it has: cpu"):
+    with pytest.raises(errors.TargetMissing, match=r"cuda:90.*it has: cpu"):
         open_package(package.path, "cuda:90")
     change_manifest(copy, targets={})
     with pytest.raises(errors.TargetMissing):
@@ -91,25 +91,46 @@ def test_two_packages_run_in_one_process(package, weights, oracle, tmp_path, cac
     assert len(second.output) == len(first.output)
 
 
-def test_kernels_are_found_again_after_the_package_moved_or_became_read_only(package, weights, tmp_path):
-    moved = tmp_path / "moved"
-    shutil.copytree(package.path, moved)
-    (moved / "cache" / "cpu").exists() or pytest.skip("no kernel was compiled before this test")
-    before = {path.relative_to(moved) for path in (moved / "cache").rglob("*")}
+def files_below(folder):
+    return {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def moved(package, weights, tmp_path):
+    """A copy of the package in another place, its kernels with it."""
     with Engine(package, weights, drafts=1) as warm:
         warm.generate([1, 2, 3], max_new_tokens=4)
-    shutil.copytree(package.path / "cache", moved / "cache", dirs_exist_ok=True)
-    before = {path.relative_to(moved) for path in (moved / "cache").rglob("*")}
+    shutil.copytree(package.path, tmp_path / "moved")
+    return tmp_path / "moved"
+
+
+def test_kernels_are_found_again_after_the_package_moved(moved, weights):
+    before = files_below(moved / "cache")
     with Engine(moved, weights, drafts=1) as engine:
         engine.generate([1, 2, 3], max_new_tokens=4)
-    assert {path.relative_to(moved) for path in (moved / "cache").rglob("*")} == before
+    assert files_below(moved / "cache") == before
+
+
+def test_a_read_only_package_keeps_its_kernels_and_new_ones_go_to_the_user(moved, weights, tmp_path, monkeypatch):
+    from triton import knobs
+
+    monkeypatch.setattr(kernel_cache, "writable", lambda _: False)
+    absent = next(path.parent for path in (moved / "cache").rglob("*.json") if path.name.startswith("sample"))
+    shutil.rmtree(absent)
+    before = files_below(moved / "cache")
+    with knobs.cache.scope(), Engine(moved, weights, drafts=1) as engine:
+        knobs.cache.home_dir = str(tmp_path / "home")
+        engine.generate([1, 2, 3], max_new_tokens=4)
+    assert files_below(moved / "cache") == before
+    new = {path.name for path in files_below(tmp_path / "home") if path.suffix == ".json"}
+    assert "sample.json" in new and len({name for name in new if not name.startswith("__grp__")}) == 1
 
 
 def test_the_cache_scope_leaves_no_trace(tmp_path):
     from triton import knobs
 
     before, environment = knobs.cache.dir, dict(os.environ)
-    with cache_scope(tmp_path / "a"), cache_scope(tmp_path / "b"):
+    with kernel_cache.cache_scope(tmp_path / "a"), kernel_cache.cache_scope(tmp_path / "b"):
         assert knobs.cache.dir == str(tmp_path / "b")
     assert knobs.cache.dir == before and dict(os.environ) == environment
 
@@ -132,8 +153,6 @@ def test_other_layouts_and_rope_tables():
     assert torch.equal(laid_out(transposed, [tensor]), tensor.T)
     cos = rope_table(Buffer("c", (7, 4), "fp32", "table", "rope_cos", "plain", (), 10000.0))
     sin = rope_table(Buffer("s", (7, 4), "fp32", "table", "rope_sin", "plain", (), 10000.0))
-    import math
-
     for position in range(7):
         for i in range(4):
             angle = position * 10000.0 ** (-2 * i / 8)

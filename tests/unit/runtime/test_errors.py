@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from runtime import errors
 
 
-def classes(base: type[errors.RuntimeStateError] = errors.RuntimeStateError) -> Iterator[type[errors.RuntimeStateError]]:
+def classes(
+    base: type[errors.RuntimeStateError] = errors.RuntimeStateError,
+) -> Iterator[type[errors.RuntimeStateError]]:
     for cls in base.__subclasses__():
         yield cls
         yield from classes(cls)

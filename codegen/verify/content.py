@@ -1,0 +1,151 @@
+"""What a committed prefix decides, bit by bit: read from a live slot or from a checkpoint, in execution order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from runtime.buffers import Buffers
+from runtime.checkpoints import Checkpoint
+from runtime.plan import CheckpointPart, Launch, Plan
+
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One live buffer. kind: "window" (raw conv inputs), "slot" (state), "hidden", "k" or "v" (KV entries).
+
+    layer: label of the launch that writes it; checkpoint: its buffer in a checkpoint, "" for KV; width: of a window;
+    drafter: whether the drafter writes it: then its last entry belongs to the position before the last.
+    """
+
+    kind: str
+    layer: str
+    buffer: str
+    checkpoint: str
+    width: int
+    drafter: bool
+
+
+@dataclass(frozen=True)
+class Content:
+    """Everything that `tokens[:position]` decides: one tensor per part."""
+
+    position: int
+    values: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first part that differs, and where in it."""
+
+    part: Part
+    detail: str
+
+
+def parts(plan: Plan, drafting: bool) -> list[Part]:
+    """All parts in the order in which a step writes them."""
+    found: dict[str, Part] = {}
+    kept = {part.live: part for part in plan.checkpoint_parts}
+    for section in ("verify", "drafter"):
+        for launch in plan.sections.get(section, ()):
+            for part in _parts_of(launch, kept, plan, section == "drafter"):
+                if part.kind == "hidden" and section == "verify":
+                    found.pop(part.buffer, None)  # written by the last launch that has it, read by others before
+                    found[part.buffer] = part
+                found.setdefault(part.buffer, part)
+    return [part for part in found.values() if drafting or not part.drafter]
+
+
+def _parts_of(launch: Launch, kept: dict[str, CheckpointPart], plan: Plan, drafter: bool) -> list[Part]:
+    found = []
+    for name, value in launch.args.items():
+        if value in plan.kv_buffers:
+            found.append(Part(name[0], launch.layer, value, "", 0, drafter))
+        elif value in kept:
+            part = kept[value]
+            found.append(Part(part.kind, launch.layer, value, part.checkpoint, part.width, drafter))
+    return found
+
+
+def live_content(buffers: Buffers, chosen: Sequence[Part], slot: int, position: int) -> Content:
+    """Of a slot that has committed `position` tokens or more, and whose states stand at exactly `position`."""
+    size, ring = buffers.plan.limits.page_size, buffers.plan.limits.ring
+    pages = buffers["page_table"][slot, : -(-position // size)].tolist()
+    values = []
+    for part in chosen:
+        live = buffers[part.buffer]
+        if part.kind == "slot":
+            values.append(live[slot].clone())
+        elif part.kind == "hidden":
+            values.append(live[slot, (position - 1) % ring].clone())
+        elif part.kind == "window":
+            values.append(_window(live[slot], position, part.width, ring))
+        else:
+            values.append(kv_entries(live, part.kind, pages, position - part.drafter, size))
+    return Content(position, tuple(values))
+
+
+def stored_content(buffers: Buffers, chosen: Sequence[Part], checkpoint: Checkpoint) -> Content:
+    """Of a checkpoint."""
+    size, position = buffers.plan.limits.page_size, checkpoint.position
+    values = []
+    for part in chosen:
+        if part.checkpoint:
+            values.append(buffers[part.checkpoint][checkpoint.index].clone())
+        else:
+            live = buffers[part.buffer]
+            values.append(kv_entries(live, part.kind, checkpoint.pages, position - part.drafter, size))
+    return Content(position, tuple(values))
+
+
+def _window(ring_rows: Tensor, position: int, width: int, ring: int) -> Tensor:
+    """Ring rows of positions position - width .. position - 1; zeros before position 0. ring_rows: [ring, C]."""
+    rows = torch.zeros((width, ring_rows.shape[1]), dtype=ring_rows.dtype)
+    for j in range(max(0, width - position), width):
+        rows[j] = ring_rows[(position - width + j) % ring]
+    return rows
+
+
+def kv_entries(cache: Tensor, kind: str, pages: Sequence[int], count: int, size: int) -> Tensor:
+    """Entries 0 .. count - 1, [count, kv_heads, D]. cache: k [pages, KV, D/2, page, 2] or v [pages, KV, page/2, D, 2]."""
+    heads = cache.shape[1]
+    tiles = cache[list(pages[: -(-count // size)])]
+    if kind == "k":
+        tiles = tiles.view(-1, heads, tiles.shape[2] // (2 * size), size, 2).permute(0, 3, 1, 2, 4)
+    else:
+        tiles = tiles.view(-1, heads, size // 2, tiles.shape[2] // size, 2).permute(0, 2, 4, 1, 3)
+    return tiles.reshape(-1, heads, cache.shape[2] // size)[:count]
+
+
+def bits(tensor: Tensor) -> Tensor:
+    """The same memory as integers, so that NaN equals NaN and -0 differs from 0."""
+    return tensor.contiguous().view(BITS[tensor.element_size()])
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors hold the same bits."""
+    return a.shape == b.shape and a.dtype == b.dtype and bool(torch.equal(bits(a), bits(b)))
+
+
+def first_difference(chosen: Sequence[Part], expected: Content, found: Content) -> Difference | None:
+    """The first part, in execution order, whose bits differ."""
+    for part, a, b in zip(chosen, expected.values, found.values, strict=True):
+        if not same_bits(a, b):
+            return Difference(part, describe(a, b, part.kind in ("k", "v")))
+    return None
+
+
+def describe(expected: Tensor, found: Tensor, by_entry: bool = False) -> str:
+    """Where two tensors of one shape differ first, and how many elements do."""
+    if expected.shape != found.shape:
+        return f"shape {list(found.shape)}, expected {list(expected.shape)}"
+    differs = bits(expected) != bits(found)
+    index = tuple(int(i[0]) for i in torch.nonzero(differs, as_tuple=True))
+    where = f"entry {index[0]}" if by_entry else f"element {list(index)}"
+    values = f"{found[index].item():g} instead of {expected[index].item():g}"
+    return f"{int(differs.sum())} of {differs.numel()} elements differ, first {where}: {values}"

@@ -1,0 +1,108 @@
+"""Watches an engine: every replay, what each request verified, accepted and drafted. The engine does not know."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from runtime.engine import Engine
+from runtime.executor import Phase
+from runtime.graphs import Graph
+from runtime.seats import Seat
+
+Run = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """One replay. size: rows of a prefill, else the bucket; slots: those seated; positions: their committed_len before."""
+
+    phase: Phase
+    size: int
+    verify_drafts: int
+    next_drafts: int
+    slots: tuple[int, ...]
+    positions: tuple[int, ...]
+
+    def __str__(self) -> str:
+        if self.phase is Phase.STEP:
+            return f"step of bucket {self.size}, {self.verify_drafts} drafts verified, {self.next_drafts} made"
+        if self.phase is Phase.PREFILL:
+            return f"prefill of {self.size} rows at {self.positions[0]}"
+        return str(self.phase.value)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one begin or step did to a request: at which committed_len, drafts verified (-1: begin), accepted, made."""
+
+    position: int
+    verified: int
+    accepted: int
+    drafts: tuple[int, ...]
+
+
+class Probe:
+    """Attached to an engine for its life.
+
+    before, after: called around each replay. around: may replace it; gets the replay, its graph and what would run it.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.scheduler, self.executor = engine.scheduler, engine.scheduler.executor
+        self.replays: list[Replay] = []
+        self.steps: dict[int, list[Step]] = defaultdict(list)
+        self.before: list[Callable[[Replay], None]] = []
+        self.after: list[Callable[[Replay], None]] = []
+        self.around: Callable[[Replay, Graph, Run], None] = lambda replay, graph, run: run()
+        self._due: Replay | None = None
+        self._replay = self.executor.replay
+        wrapped = {name: self._announced(name) for name in ("prefill", "begin", "save")}
+        vars(self.executor).update(replay=self._watched, **wrapped)
+
+    def seats(self, replay: Replay) -> list[Seat]:
+        """The seats of a replay, in its order."""
+        by_slot = {seat.slot: seat for seat in self.scheduler.seats.all()}
+        return [by_slot[slot] for slot in replay.slots if slot in by_slot]
+
+    def _announced(self, name: str) -> Callable[..., Any]:
+        """An operation of the executor that says which replay it is about to make."""
+        operation: Callable[..., Any] = getattr(self.executor, name)
+        phase, limits = Phase(name), self.executor.limits
+
+        def run(slot: int, *args: Any) -> Any:
+            size, drafts = 1, args[0] if phase is Phase.BEGIN else 0
+            if phase is Phase.PREFILL:
+                size = next(rows for rows in limits.prefill_rows if rows >= len(args[1]))
+            self._due = Replay(phase, size, 0, drafts, (slot,), (self.executor.views["committed_len"][slot],))
+            return operation(slot, *args)
+
+        return run
+
+    def _step(self) -> Replay:
+        slots = tuple(seat.slot for seat in self.scheduler.seats.decoding)
+        positions = tuple(self.executor.views["committed_len"][slot] for slot in slots)
+        bucket = self.executor.bucket(len(slots))
+        return Replay(Phase.STEP, bucket, self.scheduler.drafted, self.scheduler.drafts, slots, positions)
+
+    def _watched(self, graph: Graph) -> None:
+        replay, self._due = self._due or self._step(), None
+        self.replays.append(replay)
+        for hook in self.before:
+            hook(replay)
+        self.around(replay, graph, lambda: self._replay(graph))
+        if replay.phase in (Phase.BEGIN, Phase.STEP):
+            self._record(replay)
+        for hook in self.after:
+            hook(replay)
+
+    def _record(self, replay: Replay) -> None:
+        verified = replay.verify_drafts if replay.phase is Phase.STEP else -1
+        tokens, accepted = self.engine.buffers["tokens"], self.engine.buffers["num_accepted"]
+        for seat, position in zip(self.seats(replay), replay.positions, strict=False):
+            drafts = tuple(tokens[seat.slot, 1 : 1 + replay.next_drafts].tolist())
+            step = Step(position, verified, int(accepted[seat.slot]), drafts)
+            self.steps[seat.request.id].append(step)
