@@ -23,6 +23,7 @@ from dsl.reference.protocol import (
     policy,
 )
 from dsl.reference.protocol.__main__ import main
+from runtime.retention import retained as runtime_retained
 
 MODEL = HashModel(seed=3, vocab_size=50, target_follow=0.9, draft_follow=0.9)
 PROMPT = (7, 1, 1, 9, 30, 2, 2, 2, 41, 5, 17)
@@ -306,7 +307,7 @@ def test_retained_always_keeps_the_prompt_end():
             for interval in (None, 0, 1, 6, 16, 100):
                 kept = policy.retained(prompt_len, interval, page_size)
                 assert prompt_len in kept
-                assert all(p % page_size == 0 for p in kept if p != prompt_len)
+                assert all(p % (interval or page_size) == 0 for p in kept if p != prompt_len)
                 assert (len(kept) == 1) or interval != 0
                 longer = policy.retained(prompt_len, interval, page_size, length=prompt_len + 9, finished=True)
                 assert set(kept) <= set(longer)
@@ -317,8 +318,8 @@ def test_retained_by_example():
     assert policy.retained(13, None, 4) == (4, 8, 12, 13)
     assert policy.retained(13, 0, 4) == (13,)
     assert policy.retained(13, 8, 4) == (8, 13)
-    assert policy.retained(13, 6, 4) == (4, 12, 13)
-    assert policy.retained(13, 1, 4) == (4, 8, 12, 13)
+    assert policy.retained(13, 6, 4) == (6, 12, 13)
+    assert policy.retained(5, 1, 4) == (1, 2, 3, 4, 5)
     assert policy.retained(13, 0, 4, length=20, points=(5, 19, 21)) == (5, 13, 19)
 
 
@@ -363,3 +364,12 @@ def test_command_line(capsys):
     assert json.loads(capsys.readouterr().out)["traces"] == 3
     assert main(["fuzz", "--traces", "1", "--seed", "9"]) == 0
     assert "agree everywhere" in capsys.readouterr().out
+
+
+def test_the_runtime_keeps_what_the_policy_keeps():
+    for prompt_len in range(1, 40):
+        for page_size in (8, 16):
+            for interval in (None, 0, 1, 6, 16):
+                for end in range(prompt_len, prompt_len + 20):
+                    expected = list(policy.retained(prompt_len, interval, page_size, length=end))
+                    assert runtime_retained(prompt_len, interval, page_size, end) == expected

@@ -72,15 +72,15 @@ def retained(
 ) -> tuple[int, ...]:
     """Positions whose checkpoint is kept, ascending, of a request that has `length` committed tokens.
 
-    The grid is the KV page. interval: None keeps every grid point, n > 0 the last grid point at or below each
-    multiple of n, 0 none. Always kept: the prompt end, `points` (shared-prefix junctions, positions the application
+    interval: None keeps every multiple of the KV page, n > 0 every multiple of n (a partial page is shared and copied
+    on resume), 0 none. Always kept: the prompt end, `points` (shared-prefix junctions, positions the application
     asked for) and, once finished, the end of the answer. Growing `length` only ever adds positions.
 
     length: committed tokens, >= prompt_len; None means prompt_len. Positions are in 1 .. length.
     """
     length = prompt_len if length is None else length
     step = page_size if interval is None else interval
-    kept = {at // page_size * page_size for at in range(step, length + page_size, step)} if step else set()
+    kept = set(range(step, length + 1, step)) if step else set()
     kept.update(points)
     kept.add(prompt_len)
     if finished:

@@ -1,0 +1,201 @@
+"""What is verified: a package, its spec and weights, the cases, and the runs made of them so far."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from pydantic import ValidationError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from codegen.package import SPEC
+from codegen.verify.cases import Case
+from codegen.verify.content import Content, Part, live_content, parts
+from codegen.verify.errors import CannotVerify
+from codegen.verify.modes import Answers, Mode, Session, Trace, poisoner
+from codegen.verify.probe import Replay
+from dsl import ModelSpec
+from dsl.reference.weights import random_weights
+from runtime.engine import Engine
+from runtime.errors import RuntimeStateError
+from runtime.executor import Phase
+from runtime.package import Package
+from runtime.weights import check_weights, open_weights
+
+MOST_THREADS = 8
+COLD = Mode("cold", eager=True, drafting=True, prefill_chunk=1, one_thread=True)
+
+
+@dataclass(frozen=True)
+class Cold:
+    """A cold run of one case. hidden: by position, before the final norm; logits: of the row at a position."""
+
+    trace: Trace
+    hidden: dict[int, Tensor]
+    logits: dict[int, Tensor]
+    contents: dict[int, Content]
+
+
+@dataclass
+class Subject:
+    """One package on one machine. Runs are made when first asked for and kept."""
+
+    package: Package
+    spec: ModelSpec
+    weights: Mapping[str, Tensor]
+    cases: list[Case]
+    _answers: dict[Mode, Answers] = field(default_factory=dict)
+    _sessions: dict[Mode, Session] = field(default_factory=dict)
+
+    @cached_property
+    def threads(self) -> int:
+        """Threads of every mode that is not asked for one."""
+        return max(1, min(MOST_THREADS, len(os.sched_getaffinity(0))))
+
+    @property
+    def parts(self) -> list[Part]:
+        """What a cold slot holds."""
+        return parts(self.package.plan, self.package.plan.has_drafter)
+
+    def engine(self, mode: Mode) -> Engine:
+        """A fresh engine."""
+        package = self.package
+        if mode.checkpoints:
+            limits = replace(package.plan.limits, checkpoint_interval=None)
+            package = replace(package, plan=replace(package.plan, limits=limits))
+        drafts = max((mode.drafts, *mode.schedule))
+        drafting = mode.drafting if self.package.plan.has_drafter else False
+        return Engine(
+            package,
+            self.weights,
+            drafts=drafts,
+            drafting=drafting,
+            threads=1 if mode.one_thread else self.threads,
+            eager=mode.eager,
+            checkpoints=mode.checkpoints,
+            prefill_chunk=mode.prefill_chunk,
+        )
+
+    def session(self, mode: Mode) -> Session:
+        """A fresh engine, watched."""
+        session = Session(mode, self.engine(mode))
+        if mode.poison:
+            session.engine.buffers.poison(session.engine.buffers.poisonable())
+            session.probe.before.append(poisoner(session))
+        return session
+
+    def answers(self, mode: Mode) -> Answers:
+        """The traces of all cases in a mode. Raises RunFailed."""
+        if mode not in self._answers:
+            session = self.session(mode)
+            self._answers[mode] = session.answer(self.cases)
+            self._sessions[mode] = session
+        return self._answers[mode]
+
+    def ran(self, mode: Mode) -> Session:
+        """The session behind `answers(mode)`."""
+        self.answers(mode)
+        return self._sessions[mode]
+
+    @cached_property
+    def cold(self) -> list[Cold]:
+        """Cold runs of all cases, with the contents at every page and at the end of prompt and answer."""
+        return [self.run_cold(i, self.marks(case)) for i, case in enumerate(self.cases)]
+
+    def marks(self, case: Case) -> set[int]:
+        """Positions where a checkpoint of the case, or of its extension, may be."""
+        page, end = self.package.plan.limits.page_size, len(case.prompt)
+        return {*range(page, end + case.new_tokens + 1, page), end, end + extension(case)}
+
+    def run_cold(self, index: int, marks: set[int] | None) -> Cold:
+        """One case on a fresh engine, one token more than asked for. marks: positions to keep contents of, None: all."""
+        session = self._cold_session
+        case, recorder = self.cases[index], ColdRecorder(self, session, marks)
+        session.probe.after[:] = [recorder]
+        _clear(session)
+        trace = session.ask(case.longer(1), index)
+        tokens = trace.tokens[: case.new_tokens]
+        return Cold(replace(trace, tokens=tokens), recorder.hidden, recorder.logits, recorder.contents)
+
+    @cached_property
+    def _cold_session(self) -> Session:
+        return self.session(COLD)
+
+
+def _clear(session: Session) -> None:
+    """Make an engine without requests as good as new: all that requests leave behind is zero again."""
+    buffers = session.engine.buffers
+    for buffer in buffers.plan.role("state", "ring", "kv", "checkpoint", "scratch"):
+        buffers[buffer.name].zero_()
+
+
+class ColdRecorder:
+    """Keeps what a cold run holds: hidden states and logits of every row, contents where they are wanted."""
+
+    def __init__(self, subject: Subject, session: Session, marks: set[int] | None) -> None:
+        self.subject, self.session, self.marks = subject, session, marks
+        self.hidden: dict[int, Tensor] = {}
+        self.logits: dict[int, Tensor] = {}
+        self.contents: dict[int, Content] = {}
+
+    def __call__(self, replay: Replay) -> None:
+        """After each replay."""
+        buffers, (slot,), (position,) = self.session.engine.buffers, replay.slots, replay.positions
+        if replay.phase in (Phase.PREFILL, Phase.STEP):
+            ring = buffers.plan.limits.ring
+            self.hidden[position] = buffers["hidden_ring"][slot, position % ring].clone()
+        if replay.phase in (Phase.BEGIN, Phase.STEP):
+            row = position - (replay.phase is Phase.BEGIN)
+            self.logits[row] = buffers["logits"][0].clone()
+        folded = position + (replay.phase is Phase.PREFILL)
+        if replay.phase in (Phase.PREFILL, Phase.STEP) and (self.marks is None or folded in self.marks):
+            self.contents[folded] = live_content(buffers, self.subject.parts, slot, folded)
+
+
+def extension(case: Case) -> int:
+    """How many tokens of its answer a case is extended by."""
+    return max(1, case.new_tokens // 2)
+
+
+def read_spec(directory: Path) -> ModelSpec:
+    """The spec that `build` left in the package. Raises CannotVerify."""
+    try:
+        data = json.loads((directory / SPEC).read_text())
+        return ModelSpec.model_validate(data, strict=False)
+    except (OSError, ValueError, ValidationError) as error:
+        raise CannotVerify(detail=f"{directory / SPEC} is not the spec of a package: {error}") from error
+
+
+def read_weights(package: Package, spec: ModelSpec, path: Path | None, seed: int) -> tuple[dict[str, Tensor], str]:
+    """The weights and what they are called. Raises CannotVerify."""
+    if path is None:
+        return random_weights(spec, seed), f"random, seed {seed}"
+    try:
+        check_weights(package.plan, open_weights(path))
+        return load_file(path), str(path)
+    except RuntimeStateError as error:
+        raise CannotVerify(detail=str(error)) from error
+
+
+Observer = Callable[[Session], None]
+
+
+def encode(package: Package, prompts: Sequence[str | bytes | Sequence[int]]) -> list[list[int]]:
+    """Prompts as token ids, as the engine would read them."""
+    from runtime.tokenizer import ByteTokenizer
+
+    tokenizer = ByteTokenizer(package.plan.specials)
+    return [tokenizer.encode(p) if isinstance(p, (str, bytes)) else list(p) for p in prompts]
+
+
+def torch_threads(count: int) -> int:
+    """Set torch's own threads, which would compete with those of the kernels. Returns how many there were."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    return before
