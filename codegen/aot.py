@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import platform
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -43,6 +44,7 @@ def compile_package(
             progress(resources.kernel, number, len(missing))
     if missing or set(known) - set(done):
         _write_index(cache_dir, done)
+        _prune(cache_dir, {resources.folder for resources in done.values()})
     return [done[key] for key in work]
 
 
@@ -128,6 +130,13 @@ def _cpu_flags() -> str:
     except OSError:
         return platform.processor()
     return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
+
+
+def _prune(cache_dir: Path, current: set[str]) -> None:
+    """Remove compiled kernels that no kernel of the plan uses any more."""
+    for folder in cache_dir.iterdir():
+        if folder.is_dir() and folder.name not in current:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _read_index(cache_dir: Path) -> dict[str, Resources]:

@@ -30,10 +30,14 @@ class Job:
 
 @dataclass(frozen=True)
 class Resources:
-    """What one compiled instance takes. registers, spill and shared are None where the target has no such notion."""
+    """What one compiled instance takes, and its folder in the cache.
+
+    registers, spill_bytes and shared_bytes are None where the target has no such notion.
+    """
 
     kernel: str
     row_tile: int | None
+    folder: str
     bytes: int
     registers: int | None = None
     spill_bytes: int | None = None
@@ -95,18 +99,15 @@ def _compile_cuda(job: Job, function: Any) -> Any:
 
 
 def _resources(job: Job, compiled: Any) -> Resources:
+    from triton.runtime.cache import get_cache_manager
+
+    folder = Path(get_cache_manager(compiled.hash).cache_dir).name
     if job.target == "cpu":
-        return Resources(job.kernel, job.row_tile, len(compiled.asm["so"]))
+        return Resources(job.kernel, job.row_tile, folder, len(compiled.asm["so"]))
     cubin = compiled.asm["cubin"]
     usage = _cubin_usage(cubin)
-    return Resources(
-        job.kernel,
-        job.row_tile,
-        len(cubin),
-        usage["REG"],
-        usage["STACK"] + usage["LOCAL"],
-        int(compiled.metadata.shared),
-    )
+    spilled, shared = usage["STACK"] + usage["LOCAL"], int(compiled.metadata.shared)
+    return Resources(job.kernel, job.row_tile, folder, len(cubin), usage["REG"], spilled, shared)
 
 
 def _cubin_usage(cubin: bytes) -> dict[str, int]:

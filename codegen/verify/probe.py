@@ -59,7 +59,7 @@ class Probe:
         self.after: list[Callable[[Replay], None]] = []
         self.around: Callable[[Replay, Graph, Run], None] = lambda replay, graph, run: run()
         self._due: Replay | None = None
-        self._replay = self.executor.replay
+        self.unwatched: Callable[[Graph], None] = self.executor.replay
         wrapped = {name: self._announced(name) for name in ("prefill", "begin", "save")}
         vars(self.executor).update(replay=self._watched, **wrapped)
 
@@ -93,7 +93,7 @@ class Probe:
         self.replays.append(replay)
         for hook in self.before:
             hook(replay)
-        self.around(replay, graph, lambda: self._replay(graph))
+        self.around(replay, graph, lambda: self.unwatched(graph))
         if replay.phase in (Phase.BEGIN, Phase.STEP):
             self._record(replay)
         for hook in self.after:

@@ -20,6 +20,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <sys/syscall.h>
@@ -38,8 +39,12 @@
 #define RING 4
 #define CHUNKS_PER_RANGE 8
 #define STEAL_PATIENCE 16 /* relaxations before taking from another thread's range */
-#define FIRST_TRIALS 6    /* alternately shared and alone */
-#define TRIAL_PERIOD 64  /* then the slower way once in so many replays */
+/* A way is tried in several replays in a row, so that workers are awake. */
+#define ALONE_TRIALS 2
+#define FIRST_TRIALS 10
+#define TRIAL_PERIOD 512 /* then the slower way is tried again at this distance */
+#define TRIALS 6
+#define PURE_SPINS_SHARE 8 /* of a wait: spin, then spin with sched_yield, then sleep */
 #define LINE _Alignas(64)
 
 /* What a thread needs to know of a launch; one cache line. Fields are atomic because late threads may read them while they
@@ -70,9 +75,12 @@ static claim claims[MAX_THREADS];
 static struct {
   LINE _Atomic uint64_t finished; /* programs finished since the process started */
 } progress;
+/* Sleeping threads wait for a change of `epoch`; workers and the caller of a region are woken separately. */
+enum { WORKER = 1, CALLER = 2 };
 static struct {
-  LINE _Atomic int count;
-} sleepers;
+  LINE _Atomic uint32_t epoch;
+  _Atomic int asleep; /* WORKER | CALLER */
+} sleep_state;
 
 /* The region being run; touched only by the thread that opens the next launch. */
 static struct {
@@ -96,8 +104,16 @@ static int64_t now_ns(void) {
   return t.tv_sec * 1000000000ll + t.tv_nsec;
 }
 
-static void futex(_Atomic uint32_t *word, int operation, uint32_t value) {
-  syscall(SYS_futex, (uint32_t *)word, operation | FUTEX_PRIVATE_FLAG, value, NULL, NULL, 0);
+static void futex(int operation, uint32_t value, uint32_t who) {
+  syscall(SYS_futex, (uint32_t *)&sleep_state.epoch, operation | FUTEX_PRIVATE_FLAG, value, NULL, NULL, who);
+}
+
+/* The mark is removed here, not by the woken: a thread that is awake but not yet scheduled costs no further system call. */
+static void wake(int who) {
+  if (!(atomic_load_explicit(&sleep_state.asleep, memory_order_seq_cst) & who)) return;
+  if (!(atomic_fetch_and(&sleep_state.asleep, ~who) & who)) return;
+  atomic_fetch_add(&sleep_state.epoch, 1);
+  futex(FUTEX_WAKE_BITSET, INT_MAX, (uint32_t)who);
 }
 
 /* ---- opening launches */
@@ -121,24 +137,22 @@ static void publish(const cp_launch *launch) {
   atomic_store_explicit(&o->count, count, memory_order_relaxed);
   atomic_store_explicit(&o->finish_at, base + count, memory_order_relaxed);
   atomic_store_explicit(&o->generation, generation, memory_order_seq_cst);
-  /* reset here, not by the woken: a thread that is awake but not yet scheduled must not cost a system call again */
-  if (atomic_load_explicit(&sleepers.count, memory_order_seq_cst) > 0 && atomic_exchange(&sleepers.count, 0) > 0)
-    futex(&o->generation, FUTEX_WAKE, INT_MAX);
+  wake(launch ? WORKER | CALLER : CALLER);
 }
 
 enum { SHARED, ALONE };
 
 static int way_of(const cp_launch *l, uint32_t count) {
   if (count == 1) return ALONE;
-  if (l->trials < FIRST_TRIALS) return l->trials & 1;
+  if (l->trials < FIRST_TRIALS) return l->trials < ALONE_TRIALS ? ALONE : SHARED;
   int better = l->ticks[ALONE] < l->ticks[SHARED];
-  return l->trials % TRIAL_PERIOD ? better : !better;
+  return l->trials % TRIAL_PERIOD < TRIALS ? !better : better;
 }
 
-/* A moving average; one run counts for at most four times what is known, so a lost time slice does not decide. */
+/* A short moving average; one run counts for at most four times what is known, so a lost time slice does not decide. */
 static void learn(cp_launch *l, int way, uint32_t elapsed) {
   int64_t known = l->ticks[way], bounded = elapsed / 4 > known ? 4 * known : elapsed;
-  l->ticks[way] = (uint32_t)(known == 0 ? elapsed : known + (bounded - known) / 8);
+  l->ticks[way] = (uint32_t)(known == 0 ? elapsed : known + (bounded - known) / 4);
   l->trials++;
 }
 
@@ -233,18 +247,24 @@ static bool read_launch(uint32_t generation, launch_copy *l) {
   return atomic_load_explicit(&o->generation, memory_order_relaxed) == generation;
 }
 
-/* Wait until a generation after `seen` is open: spin, then sleep. Returns the newest one known. */
-static uint32_t wait_after(uint32_t seen) {
+/* Wait until a generation after `seen` is open: spin, spin politely, then sleep. Returns it or a later one. */
+static uint32_t wait_after(uint32_t seen, int who) {
   _Atomic uint32_t *word = &ring[(seen + 1) % RING].generation;
-  for (int spins = atomic_load_explicit(&spin_budget, memory_order_relaxed);;) {
+  int budget = atomic_load_explicit(&spin_budget, memory_order_relaxed), polite = budget - budget / PURE_SPINS_SHARE;
+  for (int left = budget;;) {
     uint32_t value = atomic_load_explicit(word, memory_order_acquire);
     if ((int32_t)(value - seen) > 0) return value;
-    if (spins-- > 0) {
+    if (left-- > 0) {
       cpu_relax();
+      /* on a busy machine the thread waited for may be queued behind this one */
+      if (left < polite && left % 32 == 0) sched_yield();
       continue;
     }
-    atomic_fetch_add_explicit(&sleepers.count, 1, memory_order_seq_cst);
-    if (atomic_load_explicit(word, memory_order_seq_cst) == value) futex(word, FUTEX_WAIT, value);
+    uint32_t epoch = atomic_load_explicit(&sleep_state.epoch, memory_order_seq_cst);
+    atomic_fetch_or(&sleep_state.asleep, who);
+    value = atomic_load_explicit(word, memory_order_seq_cst);
+    if ((int32_t)(value - seen) > 0) return value;
+    futex(FUTEX_WAIT_BITSET, epoch, (uint32_t)who);
   }
 }
 
@@ -257,7 +277,7 @@ static void *worker(void *argument) {
   while ((int)self < atomic_load_explicit(&wanted_threads, memory_order_relaxed)) {
     launch_copy l;
     if (read_launch(seen, &l) && l.count) work(&l, self);
-    seen = wait_after(seen);
+    seen = wait_after(seen, WORKER);
   }
   return NULL;
 }
@@ -324,7 +344,7 @@ void cp_run_launches(cp_launch *launches, int64_t count, int64_t *times) {
       if (!l.count) break;
       work(&l, 0);
     }
-    generation = wait_after(generation);
+    generation = wait_after(generation, CALLER);
   }
   pthread_mutex_unlock(&busy);
 }
@@ -339,7 +359,7 @@ void cp_run_one(cp_kernel run, const char *args, uint32_t gx, uint32_t gy, uint3
 static void after_fork_in_child(void) {
   pthread_mutex_init(&busy, NULL);
   started_workers = 0;
-  atomic_store(&sleepers.count, 0);
+  atomic_store(&sleep_state.asleep, 0);
 }
 
 static int relaxations_per(int microseconds) {

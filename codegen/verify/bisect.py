@@ -1,0 +1,286 @@
+"""Where two ways of computing the same thing part: the first launch, buffer, layer and position.
+
+Three searches. `graph_and_eager` runs every replay twice from one snapshot of all buffers. `content` lays what a slot has
+committed beside a cold run, position by position. `beside_reference` does so with the fp32 reference, within tolerance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from codegen.verify.content import Content, describe, first_difference, kv_entries, live_content, parts, same_bits
+from codegen.verify.errors import RunFailed
+from codegen.verify.isolation import restore, snapshot
+from codegen.verify.launches import Call, LaunchTap, call_section, planned
+from codegen.verify.modes import Mode, Session
+from codegen.verify.outcome import Suspect
+from codegen.verify.plain import Plain
+from codegen.verify.probe import Replay
+from codegen.verify.report import Finding
+from codegen.verify.subject import Subject
+from codegen.verify.tolerance import allowed
+from runtime.executor import Phase
+from runtime.graphs import Graph, record
+
+Buffered = dict[str, Tensor]
+
+
+class Found(Exception):
+    """Ends a run as soon as a difference is found."""
+
+    def __init__(self, finding: Finding) -> None:
+        self.finding = finding
+        super().__init__(str(finding))
+
+
+def locate(subject: Subject, name: str, suspect: Suspect) -> list[Finding]:
+    """What can be said about a wrong answer: the launch if a graph does not do what its launches do, else the buffer."""
+    found: list[Finding] = []
+    if not suspect.mode.eager:
+        found += _watch(subject, suspect, GraphAndEager(subject, name, suspect.mode))
+    if not found:
+        found += _watch(subject, suspect, Contents(subject, name, suspect))
+    return found
+
+
+def _watch(subject: Subject, suspect: Suspect, search: GraphAndEager | Contents) -> list[Finding]:
+    """Run the suspect again under a search, until it finds something or the run ends, by itself or in an error."""
+    session = subject.session(suspect.mode)
+    search.attach(session)
+    try:
+        session.answer(subject.cases) if suspect.mode.together else _run(session, subject, suspect)
+    except RunFailed as failure:
+        if isinstance(failure.error, Found):
+            return [failure.error.finding]
+    return []
+
+
+def _run(session: Session, subject: Subject, suspect: Suspect) -> None:
+    """All cases up to the suspect: what came before may be why it failed."""
+    for i in range(suspect.case + 1):
+        for _ in range(1 + suspect.mode.checkpoints):
+            session.ask(subject.cases[i], i)
+
+
+class GraphAndEager:
+    """From an identical snapshot, each graph and the launches it was recorded from: every buffer must end up the same."""
+
+    def __init__(self, subject: Subject, name: str, mode: Mode) -> None:
+        self.subject, self.name, self.mode = subject, name, mode
+        self.protocol_at_capture: dict[int, Buffered] = {}
+
+    def attach(self, session: Session) -> None:
+        """Take over the replays of a session."""
+        self.session, self.buffers = session, session.engine.buffers
+        self.package = session.engine.package
+        self.drafting = session.engine.scheduler.executor.drafting
+        session.probe.around = self.compare
+
+    def compare(self, replay: Replay, graph: Graph, run: Callable[[], None]) -> None:
+        """Run the graph, then the launches, from one snapshot. Raises Found."""
+        self.buffers.host.upload(everything=True)
+        before = snapshot(self.buffers)
+        self.protocol_at_capture.setdefault(id(graph), self._protocol(before))
+        run()
+        replayed = snapshot(self.buffers)
+        restore(self.buffers, before)
+        self._eager(replay)
+        eager = snapshot(self.buffers)
+        self.buffers.host.download()
+        differing = [name for name in eager if not same_bits(eager[name], replayed[name])]
+        if differing:
+            raise Found(self._explain(replay, graph, before, replayed, eager, differing))
+
+    def _protocol(self, kept: Buffered) -> Buffered:
+        return {buffer.name: kept[buffer.name] for buffer in self.buffers.plan.role("protocol")}
+
+    def _eager(self, replay: Replay, limit: int | None = None) -> LaunchTap:
+        with self.package.compiling(), LaunchTap(self.package, limit=limit) as tap:
+            call_section(self.package, self.buffers, self.drafting, replay)
+        return tap
+
+    def _prefix(self, replay: Replay, before: Buffered, captured: Buffered, limit: int) -> tuple[Buffered, Buffered]:
+        """Buffers after the first `limit` launches: from a graph recorded at the state of its first use, and eagerly."""
+        restore(self.buffers, captured)
+        with LaunchTap(self.package, limit=limit):
+            graph = record(
+                lambda: call_section(self.package, self.buffers, self.drafting, replay),
+                self.package.compiling,
+                self.package.device,
+                eager=False,
+            )
+        restore(self.buffers, before)
+        graph.replay()
+        replayed = snapshot(self.buffers)
+        restore(self.buffers, before)
+        self._eager(replay, limit)
+        return replayed, snapshot(self.buffers)
+
+    def _explain(
+        self, replay: Replay, graph: Graph, before: Buffered, replayed: Buffered, eager: Buffered, differing: list[str]
+    ) -> Finding:
+        launches = planned(self.buffers.plan, self.drafting, replay)
+        captured = self.protocol_at_capture[id(graph)]
+
+        def parts_by(limit: int) -> list[str]:
+            """Buffers that differ after so many launches."""
+            a, b = self._prefix(replay, before, captured, limit)
+            return [name for name in b if not same_bits(a[name], b[name])]
+
+        low, high = 0, len(launches)
+        if not parts_by(high):
+            return self._whole(replay, before, replayed, eager, differing)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if parts_by(middle) else (middle, high)
+        a, b = self._prefix(replay, before, captured, high)
+        launch = launches[high - 1][0]
+        buffer = next(name for name in [*launch.args.values(), *b] if name in b and not same_bits(a[name], b[name]))
+        stale = "".join(f"; its argument {name} was captured at another address" for name in self._moved(graph, high - 1))
+        text = f"{replay}: launch {high} of {len(launches)}, {launch.kernel}: {describe(b[buffer], a[buffer])}{stale}"
+        return self._finding(replay, launch.layer, buffer, text)
+
+    def _moved(self, graph: Graph, index: int) -> list[str]:
+        """Tensor arguments of a recorded launch that lie in no buffer of the plan; empty where that cannot be seen."""
+        recorded: Any = getattr(getattr(graph, "recording", None), "launches", [])
+        known = {self.buffers[name].data_ptr() for name in self.buffers.plan.buffers}
+        return [name for name, at in recorded[index].tensors if at not in known] if index < len(recorded) else []
+
+    def _whole(
+        self, replay: Replay, before: Buffered, replayed: Buffered, eager: Buffered, differing: list[str]
+    ) -> Finding:
+        """Only the recorded graph differs, not a new one: of the buffers that do, the one that is complete first."""
+        restore(self.buffers, before)
+        writers = self._last_writers(replay)
+        buffer = min(differing, key=lambda name: writers.get(name, len(writers) + 1000))
+        launches = planned(self.buffers.plan, self.drafting, replay)
+        at = writers.get(buffer)
+        launch = launches[at][0] if at is not None and at < len(launches) else None
+        text = f"{replay}: {describe(eager[buffer], replayed[buffer])}; the graph was not recorded for this key"
+        return self._finding(replay, launch.layer if launch else "", buffer, text)
+
+    def _last_writers(self, replay: Replay) -> dict[str, int]:
+        """The index of the last launch that changes each buffer."""
+        writers: dict[str, int] = {}
+        names = {self.buffers[name].data_ptr(): name for name in self.buffers.plan.buffers}
+
+        def watch(index: int, call: Call, launch: Callable[[], None]) -> None:
+            tensors = [value for value in call.args.values() if isinstance(value, Tensor)]
+            mine = {names[t.data_ptr()]: t for t in tensors if t.data_ptr() in names}
+            mine = {n: t for n, t in mine.items() if self.buffers.plan.buffers[n].role not in ("weight", "table")}
+            kept = {name: tensor.clone() for name, tensor in mine.items()}
+            launch()
+            writers.update({name: index for name, tensor in mine.items() if not same_bits(kept[name], tensor)})
+
+        with self.package.compiling(), LaunchTap(self.package) as tap:
+            tap.around = watch
+            call_section(self.package, self.buffers, self.drafting, replay)
+        return writers
+
+    def _finding(self, replay: Replay, layer: str, buffer: str, text: str) -> Finding:
+        position = max(replay.positions, default=-1)
+        return Finding(self.name, ("eager", self.mode.name), position, layer, buffer, text)
+
+
+class Contents:
+    """What a slot has committed beside what a cold run holds at the same position, in execution order."""
+
+    def __init__(self, subject: Subject, name: str, suspect: Suspect) -> None:
+        self.subject, self.name, self.suspect = subject, name, suspect
+        self.cold = subject.run_cold(suspect.case, None).contents
+
+    def attach(self, session: Session) -> None:
+        """Look after every replay of a session."""
+        self.session, self.buffers = session, session.engine.buffers
+        self.parts = parts(self.buffers.plan, session.engine.scheduler.executor.drafting)
+        self.columns = [self.subject.parts.index(part) for part in self.parts]
+        session.probe.after.append(self.compare)
+
+    def compare(self, replay: Replay) -> None:
+        """States stand at the position a step began at, and at the end of a chunk. Raises Found."""
+        for seat, before in zip(self.session.probe.seats(replay), replay.positions, strict=False):
+            if self.session.case_of.get(seat.request.id) != self.suspect.case:
+                continue
+            position = int(self.buffers["committed_len"][seat.slot]) if replay.phase is Phase.PREFILL else before
+            expected = self.cold.get(position)
+            if expected is None or replay.phase in (Phase.BEGIN, Phase.SAVE):
+                continue
+            found = live_content(self.buffers, self.parts, seat.slot, position)
+            wanted = Content(position, tuple(expected.values[column] for column in self.columns))
+            difference = first_difference(self.parts, wanted, found)
+            if difference is not None:
+                part, text = difference.part, f"{self.subject.cases[self.suspect.case]}: {difference.detail}"
+                modes = ("cold", self.suspect.mode.name)
+                raise Found(Finding(self.name, modes, position, part.layer, part.buffer, text))
+
+
+def beside_reference(subject: Subject, name: str, case: int, reference: Plain) -> list[Finding]:
+    """The first position, and there the first buffer in execution order, that is out of tolerance of the reference."""
+    session = subject.session(replace(_COLD_REFERENCE))
+    rows = Rows(subject, session)
+    session.probe.after.append(rows)
+    session.ask(subject.cases[case], case)
+    exact, rough = reference.layers(exact=True), reference.layers(exact=False)
+    worst: tuple[int, int, Finding] | None = None
+    for rank, part in enumerate(subject.parts):
+        key = ("", "hidden") if part.kind == "hidden" else (_prefix_of(subject, part.buffer), part.kind)
+        if key not in exact:
+            continue
+        limit = allowed(rough[key], exact[key])
+        for position, found in rows.of(part.buffer):
+            if position >= len(exact[key]):
+                continue
+            wanted = exact[key][position]
+            far = float((found[..., : wanted.shape[-1]].float() - wanted).abs().max())
+            if not far <= limit:
+                text = f"{subject.cases[case]}: {far:.3g} from the reference, {limit:.3g} is allowed"
+                modes = ("reference", session.mode.name)
+                finding = Finding(name, modes, position, part.layer, part.buffer, text)
+                worst = min(worst or (position, rank, finding), (position, rank, finding), key=lambda w: w[:2])
+                break
+    return [worst[2]] if worst else []
+
+
+_COLD_REFERENCE = Mode("cold", eager=True, drafting=True, prefill_chunk=1, one_thread=True)
+
+
+class Rows:
+    """A hook that keeps, of a slot that processes one row at a time, what rings and caches hold of each position."""
+
+    def __init__(self, subject: Subject, session: Session) -> None:
+        self.subject, self.buffers = subject, session.engine.buffers
+        self._rows: dict[str, dict[int, Tensor]] = {part.buffer: {} for part in subject.parts}
+
+    def of(self, buffer: str) -> list[tuple[int, Tensor]]:
+        """(position, row), ascending."""
+        return sorted(self._rows[buffer].items(), key=lambda item: item[0])
+
+    def __call__(self, replay: Replay) -> None:
+        """After a replay."""
+        if replay.phase is Phase.SAVE:
+            return
+        limits, slot = self.buffers.plan.limits, replay.slots[0]
+        end = int(self.buffers["committed_len"][slot])
+        pages = self.buffers["page_table"][slot, : -(-end // limits.page_size)].tolist()
+        for part in self.subject.parts:
+            live, rows = self.buffers[part.buffer], self._rows[part.buffer]
+            if part.kind in ("window", "hidden") and replay.phase is not Phase.BEGIN:
+                rows[end - 1] = live[slot, (end - 1) % limits.ring].clone()
+            elif part.kind in ("k", "v"):
+                last = end - 1 - (part.drafter and replay.phase is Phase.PREFILL)
+                if last >= 0:
+                    rows[last] = kv_entries(live, part.kind, pages, end, limits.page_size)[last].clone()
+
+
+def _prefix_of(subject: Subject, buffer: str) -> str:
+    """The weights prefix of the layer that a live buffer belongs to: its buffers are named after it."""
+    prefixes = [f"layers.{i}" for i in range(len(subject.spec.pattern))] + ["mtp.layer"]
+    return next((p for p in prefixes if buffer.startswith(p.replace(".", "_") + "_")), "")
+
+
+__all__ = ["Contents", "GraphAndEager", "beside_reference", "locate", "torch"]

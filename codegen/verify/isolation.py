@@ -1,0 +1,189 @@
+"""Slots do not touch each other, padding touches nothing, and a step is one replay."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from codegen.verify.content import describe, same_bits
+from codegen.verify.launches import LaunchTap
+from codegen.verify.modes import Mode, Session
+from codegen.verify.outcome import Outcome, Suspect
+from codegen.verify.report import Finding
+from codegen.verify.subject import Subject
+from codegen.verify.tokens import typical_drafts, with_drafts
+from runtime.buffers import Buffers
+from runtime.executor import Phase
+
+BY_BATCH = ("slot_idx", "row_count", "row_slot", "row_pos", "row_token", "row_checkpoint", "targets")
+SEATED = 3
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a step over some slots must leave alone: for each buffer, a mask over its leading index."""
+
+    buffer: str
+    mask: Tensor
+
+
+def check_padding(subject: Subject, name: str) -> Outcome:
+    """A step changes nothing of the slots, pages and checkpoints that are not its own; the bucket changes no bit."""
+    mode = Mode("padded step", drafts=typical_drafts(subject), drafting=True)
+    session = subject.session(mode)
+    _seat(session, subject)
+    findings: list[Finding] = []
+    compared = 0
+    decoding = [seat.slot for seat in session.engine.scheduler.seats.decoding]
+    for slots in ([decoding[-1]], []) if decoding else ([],):
+        results: list[tuple[int, dict[str, Tensor]]] = []
+        for bucket in subject.package.plan.limits.buckets:
+            before = snapshot(session.engine.buffers)
+            after = _step(session, slots, bucket)
+            kept = list(_kept(session, slots))
+            compared += sum(int(item.mask.sum()) for item in kept)
+            findings += _changed(session, kept, before, after, slots, bucket, name)
+            results.append((bucket, after))
+            restore(session.engine.buffers, before)
+        findings += _across_buckets(session, results, slots, name)
+    return Outcome(compared, _in_order(session, findings), f"{len(decoding)} slots live", "slots and pages")
+
+
+def _seat(session: Session, subject: Subject) -> None:
+    """Bring a few requests to where they decode, one slot fewer than there are if there are several; poison the rest."""
+    engine = session.engine
+    slots = engine.scheduler.seats.slots
+    count = min(SEATED, len(subject.cases), max(1, slots - 1))
+    requests = [case.longer(16).submit(engine) for case in sorted(subject.cases, key=lambda c: len(c.prompt))[:count]]
+    for _ in range(64):
+        if all(request.output for request in requests) or any(request.finished for request in requests):
+            break
+        engine.step()
+    free = [slot for slot in range(slots) if slot in engine.scheduler.seats.free]
+    if free:
+        names = [buffer.name for buffer in engine.buffers.plan.role("state", "ring")]
+        engine.buffers.poison(names, {"state": free, "ring": free})
+
+
+def _step(session: Session, slots: list[int], bucket: int) -> dict[str, Tensor]:
+    """Replay one step over `slots`, padded as the host pads. Returns all buffers after it."""
+    executor, scheduler = session.engine.scheduler.executor, session.engine.scheduler
+    graph = executor.graph(Phase.STEP, bucket, scheduler.drafted, scheduler.drafts)
+    executor.seat_slots(slots)
+    session.probe.unwatched(graph)
+    return snapshot(session.engine.buffers)
+
+
+def _kept(session: Session, slots: list[int]) -> Iterator[Kept]:
+    """The part of each buffer that belongs to others than `slots`."""
+    scheduler, plan = session.engine.scheduler, session.engine.package.plan
+    own_pages = [page for seat in scheduler.seats.all() if seat.slot in slots for page in seat.pages]
+    for buffer in plan.buffers.values():
+        mine: list[int] | None = None
+        if buffer.role in ("state", "ring") or (buffer.role == "protocol" and buffer.name not in BY_BATCH):
+            mine = slots
+        elif buffer.role == "kv":
+            mine = own_pages
+        elif buffer.role == "checkpoint":
+            mine = []
+        if mine is not None:
+            mask = torch.ones(buffer.shape[0], dtype=torch.bool)
+            mask[mine] = False
+            yield Kept(buffer.name, mask)
+
+
+def _changed(
+    session: Session,
+    kept: list[Kept],
+    before: dict[str, Tensor],
+    after: dict[str, Tensor],
+    slots: list[int],
+    bucket: int,
+    name: str,
+) -> Iterator[Finding]:
+    for item in kept:
+        a, b = before[item.buffer][item.mask], after[item.buffer][item.mask]
+        if same_bits(a, b):
+            continue
+        rows = torch.nonzero(item.mask)[:, 0]
+        touched = [int(row) for row, x, y in zip(rows, a, b, strict=True) if not same_bits(x[None], y[None])]
+        text = f"a step of slots {slots} in bucket {bucket} changed index {touched[0]}: {describe(a, b)}"
+        yield Finding(name, ("before", "after"), -1, layer_of(session.engine.buffers, item.buffer), item.buffer, text)
+
+
+def _across_buckets(
+    session: Session, results: list[tuple[int, dict[str, Tensor]]], slots: list[int], name: str
+) -> Iterator[Finding]:
+    """The slot's own state after the step is the same in every bucket."""
+    first, expected = results[0]
+    for bucket, found in results[1:]:
+        for buffer in session.engine.package.plan.role("state", "ring", "kv", "protocol"):
+            if buffer.name not in BY_BATCH and not same_bits(expected[buffer.name], found[buffer.name]):
+                text = f"slots {slots}: {describe(expected[buffer.name], found[buffer.name])}"
+                layer = layer_of(session.engine.buffers, buffer.name)
+                yield Finding(name, (f"bucket {first}", f"bucket {bucket}"), -1, layer, buffer.name, text)
+
+
+def _in_order(session: Session, findings: list[Finding]) -> list[Finding]:
+    """By the first launch of a step that has the buffer; the host's own buffers last."""
+    order = execution_order(session.engine.buffers)
+    return sorted(findings, key=lambda finding: order.get(finding.buffer, len(order)))
+
+
+def check_one_replay(subject: Subject, name: str) -> Outcome:
+    """A decode step is exactly one graph replay, and launches no kernel from Python."""
+    mode = with_drafts(typical_drafts(subject))
+    session, findings, suspect = subject.session(mode), [], None
+    session.answer(subject.cases)
+    steps, replays = session.engine.stats().steps, len(session.probe.replays)
+    with LaunchTap(subject.package) as tap:
+        session.answer(subject.cases)
+    again = session.probe.replays[replays:]
+    by_phase = Counter(str(replay.phase.value) for replay in again)
+    steps = session.engine.stats().steps - steps
+    if tap.calls:
+        suspect = Suspect(mode, 0)
+        text = f"{len(tap.calls)} launches from Python in {steps} steps, the first of {tap.calls[0].kernel}"
+        findings.append(Finding(name, ("replay", mode.name), -1, "", "", text))
+    if by_phase["step"] != steps or by_phase["begin"] != len(subject.cases):
+        text = f"{by_phase['step']} replays for {steps} steps"
+        findings.append(Finding(name, ("replay", mode.name), -1, "", "", text))
+    detail = f"{steps} replays for {steps} steps, none launched from Python"
+    return Outcome(steps, findings, "" if findings else detail, "steps", suspect)
+
+
+def snapshot(buffers: Buffers) -> dict[str, Tensor]:
+    """Copies of all buffers that a launch may change."""
+    return {b.name: buffers[b.name].clone() for b in buffers.plan.buffers.values() if b.role not in ("weight", "table")}
+
+
+def restore(buffers: Buffers, kept: dict[str, Tensor]) -> None:
+    """Write copies back in place."""
+    for name, value in kept.items():
+        buffers[name].copy_(value)
+    buffers.host.download()
+
+
+def layer_of(buffers: Buffers, name: str) -> str:
+    """Label of the first launch that has a buffer."""
+    for launches in buffers.plan.sections.values():
+        for launch in launches:
+            if name in launch.args.values():
+                return launch.layer
+    return ""
+
+
+def execution_order(buffers: Buffers) -> dict[str, int]:
+    """Rank of every buffer that belongs to a layer: by the first launch of verify or drafter that has it."""
+    order: dict[str, int] = {}
+    for section in ("verify", "drafter", "accept"):
+        for launch in buffers.plan.sections.get(section, ()):
+            for value in launch.args.values():
+                if buffers.plan.buffers.get(value) and buffers.plan.buffers[value].role in ("state", "ring", "kv"):
+                    order.setdefault(value, len(order))
+    return order
+

@@ -1,0 +1,177 @@
+"""Checkpoints: what they hold, and what resumes from them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from codegen.verify.cases import Case
+from codegen.verify.content import first_difference, parts, stored_content
+from codegen.verify.modes import Mode, Session, Trace
+from codegen.verify.outcome import Outcome, Suspect
+from codegen.verify.probe import Replay
+from codegen.verify.report import Finding
+from codegen.verify.subject import Subject, extension
+from codegen.verify.tokens import typical_drafts
+from runtime.checkpoints import Checkpoint, Key
+from runtime.retention import prefix_digests, retained
+
+Differences = list[tuple[int, Finding]]
+
+
+@dataclass
+class Resumes:
+    """What one engine with checkpoints did with every case: cold, again, extended. Differences by case."""
+
+    mode: Mode
+    contents: Differences = field(default_factory=list)
+    retention: Differences = field(default_factory=list)
+    again: Differences = field(default_factory=list)
+    extended: Differences = field(default_factory=list)
+    compared: Counter[str] = field(default_factory=Counter)
+    origins: Counter[str] = field(default_factory=Counter)
+
+
+def resumes(subject: Subject) -> Resumes:
+    """Run every case on one engine: first, once more, and extended by the first half of its answer. Raises RunFailed."""
+    mode = Mode("resumed", drafts=typical_drafts(subject), drafting=True, checkpoints=True)
+    session = subject.session(mode)
+    result, origins = Resumes(mode), Origins(session)
+    known = _texts(subject)
+    for i, case in enumerate(subject.cases):
+        cold = subject.cold[i].trace
+        before = {checkpoint.key for checkpoint in session.engine.scheduler.checkpoints}
+        first = session.ask(case, i)
+        published = {c.key: c for c in session.engine.scheduler.checkpoints if c.key not in before}
+        result.retention += _retention(subject, session, i, published, first.restored)
+        again = session.ask(case, i)
+        result.again += _resumed(case, i, cold, again, session, len(case.prompt), "again")
+        longer = _extended(case, cold)
+        expected = _longest(session, longer)
+        more = session.ask(longer, i)
+        tail = replace(cold, tokens=cold.tokens[extension(case) :])
+        result.extended += _resumed(longer, i, tail, more, session, expected, "extended")
+        result.extended += _resumed(case, i, cold, first, session, first.restored, "extended")
+        result.compared["again"] += len(again.tokens)
+        result.compared["extended"] += len(more.tokens) + len(first.tokens)
+        _contents(subject, session, known, result)
+    result.origins = origins.counts
+    return result
+
+
+class Origins:
+    """Counts how checkpoints came about: written by a prefill, by the step that passed them, or by a save."""
+
+    def __init__(self, session: Session) -> None:
+        self.counts: Counter[str] = Counter()
+        self._written, self._store = 0, session.engine.scheduler.checkpoints
+        self._last: str = ""
+        session.probe.before.append(self)
+
+    def __call__(self, replay: Replay) -> None:
+        """What was published since the replay before this one is of that replay's phase."""
+        written = self._store.counts.written
+        if self._last and written > self._written:
+            self.counts[self._last] += written - self._written
+        self._written, self._last = written, str(replay.phase.value)
+
+
+def _texts(subject: Subject) -> dict[Key, tuple[int, int]]:
+    """(case, position) by the key that a checkpoint of its text has there."""
+    found: dict[Key, tuple[int, int]] = {}
+    for i, case in enumerate(subject.cases):
+        tokens = [*case.prompt, *subject.cold[i].trace.tokens]
+        for key in prefix_digests(tokens, subject.cold[i].contents):
+            found.setdefault(key, (i, key[0]))
+    return found
+
+
+def _contents(subject: Subject, session: Session, known: dict[Key, tuple[int, int]], result: Resumes) -> None:
+    """Compare every published checkpoint with the cold content of its prefix; also those that were resumed from."""
+    buffers, executor = session.engine.buffers, session.engine.scheduler.executor
+    chosen = parts(buffers.plan, executor.drafting)
+    chosen_cold = {part.buffer: at for at, part in enumerate(subject.parts)}
+    for checkpoint in session.engine.scheduler.checkpoints:
+        if checkpoint.key not in known:
+            continue
+        i, position = known[checkpoint.key]
+        cold = subject.cold[i].contents[position]
+        cold = replace(cold, values=tuple(cold.values[chosen_cold[part.buffer]] for part in chosen))
+        found = stored_content(buffers, chosen, checkpoint)
+        result.compared["contents"] += sum(value.numel() for value in found.values)
+        result.compared["checkpoints"] += 1
+        difference = first_difference(chosen, cold, found)
+        if difference is not None:
+            part, detail = difference.part, f"{subject.cases[i]}: {difference.detail}"
+            name = part.checkpoint or part.buffer
+            modes = ("cold", result.mode.name)
+            result.contents.append((i, Finding("checkpoints", modes, position, part.layer, name, detail)))
+
+
+def _retention(
+    subject: Subject, session: Session, i: int, published: dict[Key, Checkpoint], restored: int
+) -> Iterator[tuple[int, Finding]]:
+    """Published are exactly the positions that retention keeps, unless the pool was too small for all of them."""
+    limits, store, case = session.engine.package.plan.limits, session.engine.scheduler.checkpoints, subject.cases[i]
+    if store.counts.evicted or store.counts.skipped:
+        return
+    committed = len(case.prompt) + case.new_tokens - 1
+    wanted = retained(len(case.prompt), limits.checkpoint_interval, limits.page_size, committed, restored)
+    found = sorted(position for position, _ in published)
+    if found != wanted and len(wanted) <= store.capacity:
+        position = min(set(found) ^ set(wanted))
+        detail = f"{case}: checkpoints at {found}, retention keeps {wanted}"
+        yield i, Finding("checkpoints", ("retention", "published"), position, "", "", detail)
+
+
+def _extended(case: Case, cold: Trace) -> Case:
+    """The case with the first half of its answer as part of the prompt."""
+    count = extension(case)
+    return replace(case, prompt=case.prompt + cold.tokens[:count], new_tokens=max(1, case.new_tokens - count))
+
+
+def _longest(session: Session, case: Case) -> int:
+    """The longest published prefix of a prompt, found by comparing tokens with keys one by one."""
+    keys = {checkpoint.key for checkpoint in session.engine.scheduler.checkpoints}
+    tokens = list(case.prompt)
+    return max((p for p, digest in prefix_digests(tokens, range(len(tokens) + 1)) if (p, digest) in keys), default=0)
+
+
+def _resumed(
+    case: Case, i: int, cold: Trace, trace: Trace, session: Session, restored: int, name: str
+) -> Iterator[tuple[int, Finding]]:
+    """Resumed at exactly `restored`, nothing before it run again, and the same tokens."""
+    start = len(case.prompt)
+    if trace.restored != restored:
+        detail = f"{case}: resumed at {trace.restored}, a checkpoint is at {restored}"
+        yield i, Finding(name, ("cold", session.mode.name), restored, "", "", detail)
+    count = len(trace.tokens)
+    if trace.tokens != cold.tokens[:count] or count < min(case.new_tokens, len(cold.tokens)):
+        at = next((k for k in range(count) if trace.tokens[k : k + 1] != cold.tokens[k : k + 1]), count)
+        detail = f"{case}: tokens {list(trace.tokens[at : at + 3])} instead of {list(cold.tokens[at : at + 3])}"
+        yield i, Finding(name, ("cold", session.mode.name), start + at, "", "", detail)
+
+
+def check_checkpoints(subject: Subject, result: Resumes) -> Outcome:
+    """Every published checkpoint holds, in bits, what a cold engine holds after the same tokens."""
+    found = [*result.contents, *result.retention]
+    how = ", ".join(f"{count} by {origin}" for origin, count in sorted(result.origins.items()))
+    detail = f"{result.compared['checkpoints']} checkpoints compared; written: {how or 'none'}"
+    return _outcome(result, found, result.compared["contents"], detail, "values")
+
+
+def check_again(subject: Subject, result: Resumes) -> Outcome:
+    """The same prompt again is restored at its end, recomputes nothing and answers the same."""
+    return _outcome(result, result.again, result.compared["again"], "0 tokens recomputed", "tokens")
+
+
+def check_extended(subject: Subject, result: Resumes) -> Outcome:
+    """An extension of a prompt recomputes only what is new, and answers the same."""
+    return _outcome(result, result.extended, result.compared["extended"], "only the extension recomputed", "tokens")
+
+
+def _outcome(result: Resumes, found: Differences, compared: int, detail: str, unit: str) -> Outcome:
+    suspect = Suspect(result.mode, found[0][0]) if found else None
+    return Outcome(compared, [finding for _, finding in found], "" if found else detail, unit, suspect)
+

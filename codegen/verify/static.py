@@ -1,0 +1,89 @@
+"""What holds without running a kernel: files, plan, launches."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from codegen.lower import lower
+from codegen.package import MANIFEST
+from codegen.verify.errors import CannotVerify
+from codegen.verify.launches import LaunchTap, call_section, mismatches, planned
+from codegen.verify.modes import Mode
+from codegen.verify.outcome import Outcome
+from codegen.verify.probe import Replay
+from codegen.verify.report import Finding
+from codegen.verify.subject import Subject
+from runtime.executor import Phase
+from runtime.package import open_package
+
+
+def check_files(directory: Path) -> Outcome:
+    """Every file of the manifest is there and has its hash. Raises CannotVerify if there is no manifest."""
+    try:
+        files: dict[str, str] = json.loads((directory / MANIFEST).read_text())["files"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CannotVerify(detail=f"{directory} holds no readable {MANIFEST}: build a package first") from error
+    findings = []
+    for name, digest in files.items():
+        file = directory / name
+        found = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else "missing"
+        if found != digest:
+            detail = f"{name} is missing" if found == "missing" else f"{name} has changed"
+            findings.append(Finding("files", (MANIFEST, "folder"), -1, "", name, detail))
+    return Outcome(len(files), findings, unit="files")
+
+
+def check_plan(subject: Subject) -> Outcome:
+    """Lowering spec.json again gives the plan in the package, for every target it was built for."""
+    path = subject.package.path
+    targets = json.loads((path / MANIFEST).read_text())["targets"]
+    findings = []
+    for target, entry in targets.items():
+        wanted, written = lower(subject.spec, target).sha256, path / entry["folder"] / "plan.json"
+        for where, found in (
+            (MANIFEST, entry["plan_sha256"]),
+            ("plan.json", hashlib.sha256(written.read_bytes()).hexdigest()),
+        ):
+            if found != wanted:
+                detail = f"{where} of {target} has plan {found[:12]}, spec.json lowers to {wanted[:12]}"
+                findings.append(Finding("plan", ("spec.json", where), -1, "", "", detail))
+    return Outcome(len(targets), findings, unit="plans")
+
+
+def check_launches(subject: Subject) -> Outcome:
+    """Every launch of the step module is the plan's: kernel, and each argument a plan buffer or part of the key."""
+    plan = subject.package.plan
+    drafting = plan.has_drafter
+    buffers = subject.engine(Mode("launches", drafting=drafting)).buffers
+    compared, findings = 0, []
+    for replay in keys(subject):
+        with LaunchTap(subject.package, run=False) as tap:
+            call_section(subject.package, buffers, drafting, replay)
+        wanted = planned(plan, drafting, replay)
+        compared += len(wanted)
+        for launch, detail in mismatches(tap.calls, wanted, buffers):
+            text = f"{replay}: {launch.kernel}: {detail}"
+            findings.append(Finding("launches", ("plan", "step module"), -1, launch.layer, detail.split()[-1], text))
+    return Outcome(compared, findings, unit="launches")
+
+
+def keys(subject: Subject) -> Iterator[Replay]:
+    """Replays of every kind: all sizes of prefill, all buckets, no, one and all drafts."""
+    limits = subject.package.plan.limits
+    for rows in limits.prefill_rows:
+        yield Replay(Phase.PREFILL, rows, 0, 0, (0,), (0,))
+    yield Replay(Phase.BEGIN, 1, 0, limits.max_drafts, (0,), (0,))
+    yield Replay(Phase.SAVE, 1, 0, 0, (0,), (0,))
+    for bucket in limits.buckets:
+        for drafts in sorted({0, min(1, limits.max_drafts), limits.max_drafts}):
+            yield Replay(Phase.STEP, bucket, drafts, drafts, (0,), (0,))
+
+
+def open_checked(directory: Path, target: str | None) -> Subject:
+    """The package, unless it is damaged; with its spec, and neither weights nor cases yet. Raises RuntimeStateError."""
+    from codegen.verify.subject import read_spec
+
+    return Subject(open_package(directory, target), read_spec(directory), {}, [])
