@@ -85,3 +85,30 @@ def test_acceptance_is_the_same_in_every_bucket(package, weights):
             drain(engine)
             seen.append([request.accepted for request in requests])
     assert all(accepted == seen[0] for accepted in seen)
+
+
+def test_a_step_verifies_what_the_one_before_drafted(package, weights):
+    rng = Random(1)
+    with Engine(package, weights, drafts=3) as engine:
+        request = Ask(PROMPT, 60, temperature=1.0).submit(engine)
+        before, drafted = {}, 3
+        while not request.finished:
+            engine.step()
+            verified = [k for k, counts in request.accepted.items() if sum(counts) > before.get(k, 0)]
+            assert verified == [drafted]
+            before = {k: sum(counts) for k, counts in request.accepted.items()}
+            drafted = engine.scheduler.drafts
+            engine.set_drafts(rng.randint(0, 7))
+
+
+def test_stop_tokens_leave_with_their_request(package, weights):
+    """A stale stop token would cut steps short: the output stays right, the acceptance does not."""
+    ask = Ask(PROMPT, 40, temperature=1.0, seed=2)
+    with Engine(package, weights, drafts=7, checkpoints=False, slots=1) as engine:
+        fresh = ask.submit(engine)
+        drain(engine)
+        stops = tuple(dict.fromkeys(fresh.output))[:7]
+        Ask(PROMPT, 1, stop_tokens=stops).submit(engine)
+        again = ask.submit(engine)
+        drain(engine)
+    assert again.accepted == fresh.accepted and max(map(len, fresh.accepted.values())) == 9

@@ -10,7 +10,7 @@ import dsl
 from dsl import errors
 from dsl.errors import InvalidSpec, SpecError
 
-TEXT = (Path(__file__).parents[3] / "specs" / "tiny-hybrid.yaml").read_text()
+TEXT = Path(__file__).with_name("example.yaml").read_text()
 
 
 def edited(*edits):
