@@ -188,7 +188,7 @@ def show(checks: dict[str, bool], held_out: dict[str, Any], speed: dict[str, Any
     out.print(table)
     shares = ", ".join(f"{share:.2f}" for share in held_out["acceptance"])
     out.print(
-        f"held-out at {TEMPERATURE}, K = 3: acceptance {shares}; {held_out["tokens_per_step"]:.2f} tokens per step"
+        f"held-out at {TEMPERATURE}, K = 3: acceptance {shares}; {held_out['tokens_per_step']:.2f} tokens per step"
     )
     out.print(f"a K = 3 step costs {speed['step_cost_of_k3']:.2f} plain steps")
     out.print(f"best K = {speed['best_k']}: {speed['mtp_speedup']:.2f} x plain decode")

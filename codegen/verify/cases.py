@@ -47,17 +47,17 @@ class Case:
 def prompt_lengths(limits: Limits, count: int) -> list[int]:
     """`count` lengths of at least 1: one token, and around one chunk and one or two pages."""
     chunk, page = limits.prefill_chunk, limits.page_size
-    borders = [chunk + 1, chunk - 1, 1, 1, page - 1, page, page + 1, 2 * page + 1, chunk, 2 * page, 2 * chunk + 1]
+    borders = [chunk + 1, chunk + 1, page, 1, chunk - 1, 1, page + 1, page - 1, 2 * page + 1, chunk, 2 * chunk + 1]
     return [max(1, borders[i % len(borders)] + i // len(borders)) for i in range(count)]
 
 
 def draw_cases(limits: Limits, count: int, new_tokens: int, seed: int) -> list[Case]:
-    """`count` cases with random prompts. The last one continues the first prompt with other tokens: a fork of it."""
+    """`count` cases with random prompts. The second one continues the first prompt with other tokens: a fork of it."""
     rng, cases = Random(seed), []
     room = max(1, limits.max_context - new_tokens - 1)
     for i, length in enumerate(prompt_lengths(limits, count)):
         prompt = tuple(rng.randrange(limits.vocab_size) for _ in range(min(length, room)))
-        if i == count - 1 and 0 < i and len(cases[0].prompt) + FORK_TOKENS <= room:
+        if i == 1 and len(cases[0].prompt) + FORK_TOKENS <= room:
             prompt = cases[0].prompt + tuple(rng.randrange(limits.vocab_size) for _ in range(FORK_TOKENS))
         cases.append(_case(limits, prompt, new_tokens, i, rng))
     return cases

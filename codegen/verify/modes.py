@@ -9,9 +9,11 @@ from codegen.verify.cases import Case
 from codegen.verify.errors import RunFailed
 from codegen.verify.probe import Probe, Step
 from runtime.engine import Engine
+from runtime.plan import Limits
 from runtime.request import Request
 
 CANCELLED_AFTER = 3
+CLOSEST_CHECKPOINTS = 5
 
 
 @dataclass(frozen=True)
@@ -19,8 +21,8 @@ class Mode:
     """How an engine is made and fed.
 
     drafts: K; schedule: K of successive iterations, in turn; drafting: whether the drafter runs, None: if it drafts.
-    together: feed waves of requests, one for each bucket; poison: overwrite all that is free. checkpoints: keep them on
-    every page, whatever the package's interval: the interval is the host's alone.
+    together: feed waves of requests, one for each bucket; poison: overwrite all that is free. checkpoints: keep them, at
+    the interval of `grid`, whatever the package's own: the interval is the host's alone.
     """
 
     name: str
@@ -44,6 +46,11 @@ class Trace:
     steps: tuple[Step, ...]
     restored: int
     recomputed: int
+
+
+def grid(limits: Limits) -> int:
+    """Tokens between checkpoints in verify: as close as one step allows, so that most are written by steps."""
+    return max(CLOSEST_CHECKPOINTS, limits.max_rows)
 
 
 Answers = list[tuple[int, Trace]]  # (index of the case, its trace); several per case where requests run together
@@ -98,6 +105,7 @@ class Session:
         """For every bucket b, b requests at once; a wave starts while the last one of the wave before still runs."""
         requests: list[Request] = []
         waves = list(self.engine.package.plan.limits.buckets)
+        waves.append(max(0, len(cases) - sum(waves)))
         try:
             cancelled = cases[0].submit(self.engine)
             for _ in self._iterations([cases[i % len(cases)] for i in range(1 + sum(waves))]):

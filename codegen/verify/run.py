@@ -130,6 +130,7 @@ def properties(subject: Subject) -> Iterator[Property]:
     def same(name: str, title: str, mode: object) -> Property:
         return Property(name, title, lambda: check_tokens(subject, name, mode))  # type: ignore[arg-type]
 
+    yield Property("cold", "cold runs: eager, 1 thread, K = 0, token by token", lambda: _cold(subject))
     yield Property("plan", "lowering the spec again gives the same plan", lambda: check_plan(subject))
     yield Property("launches", "launches and arguments are the plan's", lambda: check_launches(subject))
     yield same("chunked", "cold == prefilled in chunks", CHUNKED)
@@ -164,6 +165,11 @@ def properties(subject: Subject) -> Iterator[Property]:
         yield Property(
             "reference-drafts", "drafts are the reference's", lambda: check_drafter(subject, "reference-drafts", beside())
         )
+
+
+def _cold(subject: Subject) -> Outcome:
+    """The runs that all others are compared with."""
+    return Outcome(sum(len(run.trace.tokens) for run in subject.cold), [], f"{len(subject.cases)} prompts")
 
 
 def _drafts_check(subject: Subject, name: str, mode: object, other: object) -> Callable[[], Outcome]:

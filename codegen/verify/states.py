@@ -41,6 +41,8 @@ def resumes(subject: Subject) -> Resumes:
     known = _texts(subject)
     for i, case in enumerate(subject.cases):
         cold = subject.cold[i].trace
+        if not _longest(session, case):
+            _forget(session)
         before = {checkpoint.key for checkpoint in session.engine.scheduler.checkpoints}
         first = session.ask(case, i)
         published = {c.key: c for c in session.engine.scheduler.checkpoints if c.key not in before}
@@ -123,6 +125,13 @@ def _retention(
         position = min(set(found) ^ set(wanted))
         detail = f"{case}: checkpoints at {found}, retention keeps {wanted}"
         yield i, Finding("checkpoints", ("retention", "published"), position, "", "", detail)
+
+
+def _forget(session: Session) -> None:
+    """Evict everything, so that the pool is large enough for what the next case publishes."""
+    store = session.engine.scheduler.checkpoints
+    while store.evict():
+        store.counts.evicted -= 1
 
 
 def _extended(case: Case, cold: Trace) -> Case:

@@ -18,7 +18,7 @@ from codegen.package import SPEC
 from codegen.verify.cases import Case
 from codegen.verify.content import Content, Part, live_content, parts
 from codegen.verify.errors import CannotVerify
-from codegen.verify.modes import Answers, Mode, Session, Trace, poisoner
+from codegen.verify.modes import Answers, Mode, Session, Trace, grid, poisoner
 from codegen.verify.probe import Replay
 from dsl import ModelSpec
 from dsl.reference.weights import random_weights
@@ -67,7 +67,7 @@ class Subject:
         """A fresh engine."""
         package = self.package
         if mode.checkpoints:
-            limits = replace(package.plan.limits, checkpoint_interval=None)
+            limits = replace(package.plan.limits, checkpoint_interval=grid(package.plan.limits))
             package = replace(package, plan=replace(package.plan, limits=limits))
         drafts = max((mode.drafts, *mode.schedule))
         drafting = mode.drafting if self.package.plan.has_drafter else False
@@ -105,13 +105,14 @@ class Subject:
 
     @cached_property
     def cold(self) -> list[Cold]:
-        """Cold runs of all cases, with the contents at every page and at the end of prompt and answer."""
+        """Cold runs of all cases, with the contents wherever a checkpoint may be:
+        on the grid, at the end of prompt and answer."""
         return [self.run_cold(i, self.marks(case)) for i, case in enumerate(self.cases)]
 
     def marks(self, case: Case) -> set[int]:
         """Positions where a checkpoint of the case, or of its extension, may be."""
-        page, end = self.package.plan.limits.page_size, len(case.prompt)
-        return {*range(page, end + case.new_tokens + 1, page), end, end + extension(case)}
+        step, end = grid(self.package.plan.limits), len(case.prompt)
+        return {*range(step, end + case.new_tokens + 1, step), end, end + extension(case)}
 
     def run_cold(self, index: int, marks: set[int] | None) -> Cold:
         """One case on a fresh engine, one token more than asked for. marks: positions to keep contents of, None: all."""
