@@ -25,12 +25,13 @@ POISONED = ("state", "ring", "kv", "checkpoint", "scratch")
 class HostBlock:
     """The protocol buffers in one block of memory, which the host reads and writes through flat memoryviews.
 
-    On a CPU the kernels use the same memory, and `upload` and `download` do nothing. On CUDA the host's copy is pinned.
+    On a CPU the kernels use the same memory, and `upload` and `download` do nothing. Elsewhere the host has a mirror.
     In order: what never leaves the device (DEVICE_ONLY), what the kernels own and the host mirrors (DEVICE_OWNED), what
     the host writes every step, what it writes now and then.
     """
 
     def __init__(self, buffers: Iterable[Buffer], device: torch.device) -> None:
+        """Allocate, and fill what is padded."""
         named = {buffer.name: buffer for buffer in buffers}
         order = [*DEVICE_ONLY, *DEVICE_OWNED, *EVERY_STEP]
         order += [name for name in named if name not in order]
@@ -38,9 +39,10 @@ class HostBlock:
         for name in order:
             offsets[name] = end
             end += -(-named[name].bytes // ALIGNMENT) * ALIGNMENT
-        self.shared = device.type == "cpu"
+        self.shared = not mirrored(device)
         self._device = torch.zeros(end, dtype=torch.uint8, device=device)
-        self._host = self._device if self.shared else torch.zeros(end, dtype=torch.uint8, pin_memory=True)
+        pinned = device.type == "cuda"
+        self._host = self._device if self.shared else torch.zeros(end, dtype=torch.uint8, pin_memory=pinned)
         self._owned = slice(offsets[DEVICE_OWNED[0]], offsets[EVERY_STEP[0]])
         self._hot = slice(self._owned.start, offsets[order[order.index(EVERY_STEP[-1]) + 1]])
         self._all = slice(self._owned.start, end)
@@ -61,7 +63,13 @@ class HostBlock:
         """Wait for the device and fetch what the kernels own."""
         if not self.shared:
             self._host[self._owned].copy_(self._device[self._owned], non_blocking=True)
-            torch.cuda.current_stream().synchronize()
+            if self._device.is_cuda:
+                torch.cuda.current_stream().synchronize()
+
+
+def mirrored(device: torch.device) -> bool:
+    """Whether the host needs a mirror of the protocol buffers: not where kernels and host share their memory."""
+    return device.type != "cpu"
 
 
 def _part(block: Tensor, buffer: Buffer, offset: int) -> Tensor:

@@ -10,7 +10,7 @@ from runtime.engine import Engine
 from runtime.plan import Limits
 from runtime.request import Request
 
-TEMPERATURES = (0.0, 0.8, 0.0, 0.8, 8.0)  # at 8 the noise decides, which draft and target share: drafts are accepted
+TEMPERATURES = (0.0, 0.8, 8.0)  # at 8 the noise decides, which draft and target share: drafts are accepted
 FORK_TOKENS = 3
 
 

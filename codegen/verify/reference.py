@@ -22,12 +22,14 @@ MOST_CHAINS = 12
 
 
 def referenced(subject: Subject) -> list[int]:
-    """The cases that the reference runs: different temperatures, longer prompts first."""
-    fitting = [i for i, c in enumerate(subject.cases) if len(c.prompt) + c.new_tokens <= MOST_TEXT]
-    fitting = fitting or [min(range(len(subject.cases)), key=lambda i: len(subject.cases[i].prompt))]
-    by_length = sorted(fitting, key=lambda i: -len(subject.cases[i].prompt))
-    first = {subject.cases[i].temperature: i for i in reversed(by_length)}
-    return [*first.values()][:MOST_CASES]
+    """The cases that the reference runs: one long text, and a short one of each other temperature."""
+    cases = subject.cases
+    by_length = sorted(range(len(cases)), key=lambda i: len(cases[i].prompt) + cases[i].new_tokens)
+    fitting = [i for i in by_length if len(cases[i].prompt) + cases[i].new_tokens <= MOST_TEXT] or by_length[:1]
+    chosen = {cases[fitting[-1]].temperature: fitting[-1]}
+    for i in fitting:
+        chosen.setdefault(cases[i].temperature, i)
+    return [*chosen.values()][:MOST_CASES]
 
 
 def plain(subject: Subject, case: int) -> Plain:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -105,12 +104,11 @@ class Subject:
 
     @cached_property
     def cold(self) -> list[Cold]:
-        """Cold runs of all cases, with the contents wherever a checkpoint may be:
-        on the grid, at the end of prompt and answer."""
+        """Cold runs of all cases, with the contents wherever a checkpoint may be."""
         return [self.run_cold(i, self.marks(case)) for i, case in enumerate(self.cases)]
 
     def marks(self, case: Case) -> set[int]:
-        """Positions where a checkpoint of the case, or of its extension, may be."""
+        """Positions where a checkpoint of the case, or of its extension, may be: on the grid, and where prompts end."""
         step, end = grid(self.package.plan.limits), len(case.prompt)
         return {*range(step, end + case.new_tokens + 1, step), end, end + extension(case)}
 
@@ -184,19 +182,9 @@ def read_weights(package: Package, spec: ModelSpec, path: Path | None, seed: int
         raise CannotVerify(detail=str(error)) from error
 
 
-Observer = Callable[[Session], None]
-
-
 def encode(package: Package, prompts: Sequence[str | bytes | Sequence[int]]) -> list[list[int]]:
     """Prompts as token ids, as the engine would read them."""
     from runtime.tokenizer import ByteTokenizer
 
     tokenizer = ByteTokenizer(package.plan.specials)
     return [tokenizer.encode(p) if isinstance(p, (str, bytes)) else list(p) for p in prompts]
-
-
-def torch_threads(count: int) -> int:
-    """Set torch's own threads, which would compete with those of the kernels. Returns how many there were."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    return before

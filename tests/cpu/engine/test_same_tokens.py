@@ -6,7 +6,9 @@ from random import Random
 
 import pytest
 
+from runtime import buffers, executor
 from runtime.engine import Engine
+from runtime.graphs import record
 from tests.cpu.engine.toys import Ask, drain, draw_ask, poison_free, with_interval
 
 PROMPT = tuple(b"the quick brown fox jumps over the lazy dog")
@@ -112,3 +114,30 @@ def test_stop_tokens_leave_with_their_request(package, weights):
         again = ask.submit(engine)
         drain(engine)
     assert again.accepted == fresh.accepted and max(map(len, fresh.accepted.values())) == 9
+
+
+def test_a_device_apart_from_the_host_gives_the_same(package, weights, oracle, monkeypatch):
+    """As on CUDA: the host writes a mirror that is sent and fetched, and recording a graph runs it once before."""
+    captured = []
+
+    def run_then_record(run, scope, device, eager):
+        with scope():
+            run()
+        captured.append(run)
+        return record(run, scope, device, eager)
+
+    monkeypatch.setattr(buffers, "mirrored", lambda _: True)
+    monkeypatch.setattr(executor, "record", run_then_record)
+    rng = Random(8)
+    engine = Engine(with_interval(package, 3), weights, drafts=3, prefill_chunk=7)
+    assert not engine.buffers.host.shared
+    asks = [*ASKS, *ASKS[::-1], *(draw_ask(rng, heads=[ASKS[0].prompt]) for _ in range(4))]
+    requests = [ask.submit(engine) for ask in asks]
+    while engine.busy:
+        engine.set_drafts(rng.randint(0, 7))
+        poison_free(engine)
+        engine.step()
+    assert len(captured) > 20
+    for ask, request in zip(asks, requests, strict=True):
+        assert (request.output, request.finish_reason) == oracle(ask)
+    assert engine.stats().checkpoint_counts.restored >= 4
