@@ -2,8 +2,8 @@
 
     python benchmarks/canonical_matmul.py [--json FILE] [--seconds 1.0]
 
-One program per panel of `width` columns; weights lie as [N/width][K/2][width][2] bf16. "L3": 4 MB of weights, replayed from
-cache; "memory": 134 MB. Times are the fastest replay: other processes on the machine only add to them.
+One program per panel of `width` columns; weights lie as [N/width][K/2][width][2] bf16. "L3": 4 MB of weights, replayed
+from cache; "memory": 134 MB. Times are the fastest replay: other processes on the machine only add to them.
 """
 
 from __future__ import annotations
@@ -105,7 +105,9 @@ def main() -> None:
     options = parser.parse_args()
     threads = sorted({1, len(os.sched_getaffinity(0))})
     results = []
-    print(f"{'weights':8} {'width':>5} {'threads':>7} {'rows':>4} {'us':>9} {'GB/s':>7} {'GFLOP/s':>8}  row 0 same bits")
+    print(
+        f"{'weights':8} {'width':>5} {'threads':>7} {'rows':>4} {'us':>9} {'GB/s':>7} {'GFLOP/s':>8}  row 0 same bits"
+    )
     for place in SIZES:
         for width in WIDTHS:
             for count in threads:

@@ -9,7 +9,6 @@ import gc
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -30,6 +29,8 @@ TEMPERATURE = 0.8
 FIRST_DRAFT_ACCEPTANCE, TOKENS_PER_STEP = 0.60, 1.8
 DRAFT_COUNTS = (0, 1, 2, 3)
 ROUNDS, SPEED_TOKENS = 5, 256
+BOUND_SHARE, EAGER_RATIO, HOST_US = 0.35, 10.0, 30.0
+EAGER_TOKENS = 64
 
 out = Console()
 
@@ -47,6 +48,9 @@ def main() -> int:
         f"first-draft acceptance >= {FIRST_DRAFT_ACCEPTANCE}": held_out["acceptance"][0] >= FIRST_DRAFT_ACCEPTANCE,
         f"tokens per step at K = 3 >= {TOKENS_PER_STEP}": held_out["tokens_per_step"] >= TOKENS_PER_STEP,
         "MTP at the best K is not slower than plain decode": speed["mtp_speedup"] >= 1.0,
+        f"plain decode >= {BOUND_SHARE:.0%} of the bandwidth bound": speed["bound_share"] >= BOUND_SHARE,
+        f"plain decode >= {EAGER_RATIO:.0f} x the eager reference": speed["eager_ratio"] >= EAGER_RATIO,
+        f"host time between replays < {HOST_US:.0f} µs": speed["by_drafts"][0]["host_us"] < HOST_US,
     }
     figures["seconds"] = perf_counter() - start
     REPORT.write_text(json.dumps({"checks": checks, "figures": figures}, indent=1) + "\n")
@@ -124,22 +128,29 @@ def measure_acceptance() -> dict[str, Any]:
 
 
 def measure_speed() -> dict[str, Any]:
-    """Batch 1, all K interleaved over the same prompts: medians, and ratios to plain decode."""
+    """Batch 1: all K, the eager reference and the read bandwidth, interleaved over prompts; medians and ratios."""
     from runtime.engine import Engine
 
-    engines = {drafts: Engine(PACKAGE, WEIGHTS, drafts=drafts, checkpoints=False) for drafts in DRAFT_COUNTS}
+    engines = {drafts: Engine(PACKAGE, WEIGHTS, drafts=drafts, threads=2, checkpoints=False) for drafts in DRAFT_COUNTS}
     rows: dict[int, list[dict[str, float]]] = {drafts: [] for drafts in DRAFT_COUNTS}
+    bounds, eager = [], []
     prompts = held_out_prompts()[:ROUNDS]
     for engine in engines.values():
-        list(decode(engine, prompts[0], 16))
+        timed(engine, prompts[0], 16)
     gc.disable()
     for prompt in prompts:
+        bounds.append(bound_us(engines[0]))
         for drafts, engine in engines.items():
             rows[drafts].append(timed(engine, prompt))
+        eager.append(eager_tokens_per_s(prompt))
     gc.enable()
     medians = {drafts: {key: median(row[key] for row in found) for key in found[0]} for drafts, found in rows.items()}
     plain, best = medians[0]["tokens_per_s"], max(DRAFT_COUNTS[1:], key=lambda k: medians[k]["tokens_per_s"])
     return {
+        "bound_us": median(bounds),
+        "bound_share": median(bounds) / medians[0]["step_us"],
+        "eager_tokens_per_s": median(eager),
+        "eager_ratio": plain / median(eager),
         "by_drafts": medians,
         "step_cost_of_k3": medians[3]["step_us"] / medians[0]["step_us"],
         "best_k": best,
@@ -147,19 +158,43 @@ def measure_speed() -> dict[str, Any]:
     }
 
 
-def decode(engine: Any, prompt: list[int], tokens: int) -> Iterator[int]:
-    """Tokens emitted by each iteration."""
-    request = engine.submit(prompt, max_new_tokens=tokens, temperature=TEMPERATURE, seed=1, stop_at_eos=False)
-    while not request.finished:
-        yield len(engine.step())
+def bound_us(engine: Any) -> float:
+    """Microseconds in which two threads read the bytes of a plain step, at the rate of its working set."""
+    from runtime.bandwidth import read_bandwidth
+    from runtime.traffic import Shape, step_launches, working_set
+
+    plan, shape = engine.package.plan, Shape(1, 0, 0, PROMPT_TOKENS + SPEED_TOKENS // 2, drafting=False)
+    return (
+        1e6
+        * sum(launch.bytes for launch in step_launches(plan, shape))
+        / read_bandwidth(working_set(plan, shape), 2, 0.05)
+    )
 
 
-def timed(engine: Any, prompt: list[int]) -> dict[str, float]:
+def eager_tokens_per_s(prompt: list[int]) -> float:
+    """The reference with a state cache, token by token in plain PyTorch."""
+    import torch
+    from safetensors.torch import load_file
+
+    from dsl import load_spec
+    from dsl.reference.decode import EagerDecoder
+
+    decoder = EagerDecoder(load_spec(ROOT / SPEC), load_file(WEIGHTS), batch=1, max_context=2 * PROMPT_TOKENS)
+    tokens = torch.tensor(prompt[:EAGER_TOKENS])
+    with torch.inference_mode():
+        decoder.step(tokens[:1])
+        begun = perf_counter()
+        for token in tokens[1:]:
+            decoder.step(token[None])
+        return (EAGER_TOKENS - 1) / (perf_counter() - begun)
+
+
+def timed(engine: Any, prompt: list[int], tokens: int = SPEED_TOKENS) -> dict[str, float]:
     """One answer: decode tokens/s, median step and host time between replays in microseconds, prefill tokens/s."""
     counters = engine.scheduler.counters
     counters.timeline.clear()
     prefill = counters.prefill_ns
-    request = engine.submit(prompt, max_new_tokens=SPEED_TOKENS, temperature=TEMPERATURE, seed=1, stop_at_eos=False)
+    request = engine.submit(prompt, max_new_tokens=tokens, temperature=TEMPERATURE, seed=1, stop_at_eos=False)
     while not request.finished:
         engine.step()
     seconds = request.finished_at - request.first_token_at
@@ -191,6 +226,12 @@ def show(checks: dict[str, bool], held_out: dict[str, Any], speed: dict[str, Any
         f"held-out at {TEMPERATURE}, K = 3: acceptance {shares}; {held_out['tokens_per_step']:.2f} tokens per step"
     )
     out.print(f"a K = 3 step costs {speed['step_cost_of_k3']:.2f} plain steps")
+    out.print(
+        f"a plain step reaches {speed['bound_share']:.0%} of the read bandwidth bound ({speed['bound_us']:.0f} µs)"
+    )
+    out.print(
+        f"plain decode is {speed['eager_ratio']:.0f} x the eager reference ({speed['eager_tokens_per_s']:.0f} tokens/s)"
+    )
     out.print(f"best K = {speed['best_k']}: {speed['mtp_speedup']:.2f} x plain decode")
     for name, passed in checks.items():
         out.print(("[green]ok  [/green]" if passed else "[red]FAIL[/red]") + f"  {name}", highlight=False)

@@ -101,9 +101,14 @@ class CheckpointStore:
         self._free.append(index)
 
     def publish(self, position: int, digest: bytes, index: int, pages: Sequence[int]) -> Checkpoint:
-        """Offer a written row to later requests. pages: those of the entries < position; they gain a holder."""
+        """Offer a written row to later requests. pages: those of the entries < position; they gain a holder.
+
+        If the same prefix was published meanwhile, by a request that went the same way, that one stays.
+        """
         checkpoint = Checkpoint(position, digest, index, tuple(pages), self.drafting, self.stamp)
-        assert checkpoint.key not in self._entries, f"position {position} is published twice"
+        if checkpoint.key in self._entries:
+            self.release(index)
+            return self._entries[checkpoint.key]
         self.pages.share(pages)
         self._entries[checkpoint.key] = checkpoint
         self._positions[position] += 1

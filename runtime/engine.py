@@ -15,6 +15,7 @@ from runtime.errors import BadOption, EngineClosed, ForeignRequest, QueueFull
 from runtime.executor import Executor
 from runtime.package import Package, open_package
 from runtime.pages import PagePool
+from runtime.plan import Plan
 from runtime.request import Request, acceptance, check_options, check_prompt
 from runtime.scheduler import Scheduler
 from runtime.stats import Stats, tokens_per_step
@@ -23,6 +24,8 @@ from runtime.weights import check_weights, open_weights
 
 Prompt = str | bytes | Sequence[int]
 DEFAULT_DRAFTS = 3
+MOST_DRAFTS = 1 << 10
+MOST_THREADS = 1 << 10
 
 
 @dataclass(frozen=True)
@@ -70,24 +73,19 @@ class Engine:
         self.package = package if isinstance(package, Package) else open_package(package)
         plan = self.package.plan
         limits = plan.limits
-        slots = limits.max_slots if slots is None else slots
-        prefill_chunk = limits.prefill_chunk if prefill_chunk is None else prefill_chunk
-        _check_range("drafts", drafts, 0, 1 << 10)
-        _check_range("slots", slots, 1, limits.max_slots)
-        _check_range("prefill_chunk", prefill_chunk, 1, limits.prefill_chunk)
-        _check_range("max_queue", max_queue, 1, 1 << 30)
+        drafts, drafting = _drafting(plan, drafts, drafting)
+        slots = _in_range("slots", limits.max_slots if slots is None else slots, 1, limits.max_slots)
+        longest = limits.prefill_chunk
+        prefill_chunk = _in_range("prefill_chunk", longest if prefill_chunk is None else prefill_chunk, 1, longest)
+        self.max_queue = _in_range("max_queue", max_queue, 1, 1 << 30)
         if threads is not None:
             _set_threads(self.package, threads)
-        drafts = min(drafts, limits.max_drafts)
-        drafting = plan.has_drafter and (drafts > 0 if drafting is None else drafting)
-        if drafts and not drafting:
-            raise BadOption(option="drafts", value=drafts, allowed="0 without drafting")
         opened = open_weights(weights)
         check_weights(plan, opened)
         self.buffers = Buffers(plan, opened, self.package.device)
         self.tokenizer = ByteTokenizer(plan.specials)
-        pages = PagePool(limits.num_pages)
         stamp = f"{self.package.numerics_sha256} {opened.sha256} triton {triton.__version__}"
+        pages = PagePool(limits.num_pages)
         self.scheduler = Scheduler(
             Executor(self.package, self.buffers, drafting, eager),
             pages,
@@ -97,7 +95,6 @@ class Engine:
             drafts=drafts,
             prefill_chunk=prefill_chunk,
         )
-        self.max_queue = max_queue
         self._next_id = 0
         self._closed = False
 
@@ -153,8 +150,7 @@ class Engine:
         """Draft this many tokens per step from now on. Raises BadOption beyond the package, or without drafting."""
         self._check_open()
         highest = self.package.plan.limits.max_drafts if self.scheduler.executor.drafting else 0
-        _check_range("drafts", drafts, 0, highest)
-        self.scheduler.drafts = drafts
+        self.scheduler.drafts = _in_range("drafts", drafts, 0, highest)
 
     # Conveniences
 
@@ -240,14 +236,24 @@ class Engine:
             raise ForeignRequest(request=request.id)
 
 
-def _check_range(option: str, value: int, low: int, high: int) -> None:
+def _in_range(option: str, value: int, low: int, high: int) -> int:
     if type(value) is not int or not low <= value <= high:
         raise BadOption(option=option, value=value, allowed=f"an integer from {low} to {high}")
+    return value
+
+
+def _drafting(plan: Plan, drafts: int, drafting: bool | None) -> tuple[int, bool]:
+    """Drafts that the package allows, and whether the MTP module runs at all."""
+    drafts = min(_in_range("drafts", drafts, 0, MOST_DRAFTS), plan.limits.max_drafts)
+    drafting = plan.has_drafter and (drafts > 0 if drafting is None else drafting)
+    if drafts and not drafting:
+        raise BadOption(option="drafts", value=drafts, allowed="0 without drafting")
+    return drafts, drafting
 
 
 def _set_threads(package: Package, threads: int) -> None:
     """Threads of the CPU kernels, for the whole process."""
-    _check_range("threads", threads, 1, 1 << 10)
+    _in_range("threads", threads, 1, MOST_THREADS)
     if package.device.type == "cpu":
         from runtime.cpu import set_num_threads
 

@@ -80,7 +80,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         if type(found) is int and found > FORMAT:
             raise PackageTooNew(path=path, found=found, known=FORMAT)
         missing = {"name", "spec_sha256", "targets", "files"} - set(manifest)
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise PackageDamaged(path=file, detail=f"not a manifest ({error!r})") from error
     if missing or type(found) is not int:
         raise PackageDamaged(path=file, detail=f"lacks {', '.join(sorted(missing)) or 'a format number'}")
@@ -93,7 +93,11 @@ def _verify_files(path: Path, files: Mapping[str, str]) -> None:
         file = path / name
         if not file.is_file():
             raise PackageDamaged(path=path, detail=f"{name} is missing")
-        if hashlib.sha256(file.read_bytes()).hexdigest() != digest:
+        try:
+            found = hashlib.sha256(file.read_bytes()).hexdigest()
+        except OSError as error:
+            raise PackageDamaged(path=path, detail=f"{name} cannot be read ({error.strerror})") from error
+        if found != digest:
             raise PackageDamaged(path=path, detail=f"{name} differs from its hash in {MANIFEST}")
 
 

@@ -43,6 +43,7 @@ class Scheduler:
         self.seats = Seats(slots)
         self.waiting: deque[Request] = deque()
         self.counters = Counters()
+        self.interval, self.page_size = self.limits.checkpoint_interval, self.limits.page_size
         self.drafts = self.drafted = drafts
         self.prefill_chunk = prefill_chunk
         self._last_end = 0
@@ -92,7 +93,7 @@ class Scheduler:
     def _restore(self, seat: Seat, checkpoint: Checkpoint) -> None:
         """Resume at exactly checkpoint.position; its page that is written again becomes the slot's own copy."""
         position, copied = checkpoint.position, None
-        shared = shared_pages(position, self.limits.page_size, self.executor.drafting)
+        shared = shared_pages(position, self.page_size, self.executor.drafting)
         with self.checkpoints.in_use(checkpoint):
             seat.pages = list(checkpoint.pages[:shared])
             self.pages.share(seat.pages)
@@ -103,7 +104,7 @@ class Scheduler:
         self.checkpoints.touch(checkpoint.key)
         self.checkpoints.counts.restored += 1
         seat.committed_len = seat.state_len = position
-        seat.room = len(seat.pages) * self.limits.page_size
+        seat.room = len(seat.pages) * self.page_size
         if position == seat.request.prompt_len:
             seat.request.prompt_key = checkpoint.key
 
@@ -118,7 +119,7 @@ class Scheduler:
     def make_room(self, seat: Seat, length: int) -> None:
         """Give a seat the pages of KV entries 0 .. length - 1, or all that its request can ever write."""
         most = seat.request.limit_len - 1 + self.limits.max_drafts
-        size, first = self.limits.page_size, len(seat.pages)
+        size, first = self.page_size, len(seat.pages)
         while len(seat.pages) * size < min(length, most):
             seat.pages.append(self._take_page())
         self.executor.set_pages(seat.slot, first, seat.pages[first:])
@@ -146,18 +147,13 @@ class Scheduler:
             self._begin(seat, emitted)
 
     def _wanted_rows(self, seat: Seat, start: int, end: int) -> list[tuple[int, bytes, int]]:
-        """(position, digest, row) of the checkpoints to write in a chunk; those that exist already are left out."""
-        if not self.checkpoints.capacity:
+        """(position, digest, row) of the checkpoints to write in (start, end]: those that do not exist yet."""
+        capacity = self.checkpoints.capacity
+        if not capacity:
             return []
-        request, rows = seat.request, []
-        positions = retained(request.prompt_len, self.limits.checkpoint_interval, self.limits.page_size, end, start)[
-            -self.checkpoints.capacity :
-        ]
-        for position in positions:
-            row = self._wanted(seat, position)
-            if row is not None:
-                rows.append(row)
-        return rows
+        positions = retained(seat.request.prompt_len, self.interval, self.page_size, end, start)
+        wanted = [self._wanted(seat, position) for position in positions[-capacity:]]
+        return [row for row in wanted if row is not None]
 
     def _wanted(self, seat: Seat, position: int) -> tuple[int, bytes, int] | None:
         """Reserve a row for a checkpoint of a seat; None if it exists already or no row can be had."""
@@ -173,7 +169,7 @@ class Scheduler:
         return None if row is None else (position, digest, row)
 
     def _publish(self, seat: Seat, position: int, digest: bytes, row: int) -> None:
-        pages = seat.pages[: -(-position // self.limits.page_size)]
+        pages = seat.pages[: -(-position // self.page_size)]
         self.checkpoints.publish(position, digest, row, pages)
 
     def _begin(self, seat: Seat, emitted: Emitted) -> None:
@@ -187,7 +183,7 @@ class Scheduler:
         request.phase = Phase.DECODE
         request.first_token_at = time.perf_counter()
         if self.checkpoints.capacity:
-            seat.next_due = next_retained(self.limits.checkpoint_interval, self.limits.page_size, seat.committed_len)
+            seat.next_due = next_retained(self.interval, self.page_size, seat.committed_len)
         request.tokens.append(token)
         self.counters.output_tokens += 1
         emitted.append((request, [token]))
@@ -226,6 +222,7 @@ class Scheduler:
             bucket = self.executor.bucket(len(slots))
             self._step_graph = self.executor.graph(Section.STEP, bucket, verify_drafts, next_drafts)
             self._step_row, self._step_key = self.executor.slot_row(slots), key
+            self._last_end = 0
         return self._step_graph
 
     def _accept(self, seat: Seat, verified: int, tokens: list[int], emitted: Emitted) -> None:
@@ -248,13 +245,9 @@ class Scheduler:
 
     def _due(self, seat: Seat) -> list[tuple[int, bytes, int]]:
         """Reserved rows of the positions that can be written now: next_due .. committed_len."""
-        positions = retained(
-            seat.request.prompt_len, self.limits.checkpoint_interval, self.limits.page_size, seat.committed_len,
-            seat.next_due - 1,
-        )  # fmt: skip
-        seat.next_due = next_retained(self.limits.checkpoint_interval, self.limits.page_size, seat.committed_len)
-        wanted = [self._wanted(seat, position) for position in positions[-self.checkpoints.capacity :]]
-        return [row for row in wanted if row is not None]
+        start, end = seat.next_due - 1, seat.committed_len
+        seat.next_due = next_retained(self.interval, self.page_size, end)
+        return self._wanted_rows(seat, start, end)
 
     def _arm(self, seat: Seat) -> None:
         """Have the next step write the last position due. A step writes one: those before it are saved first."""

@@ -7,22 +7,19 @@ committed beside a cold run, position by position. `beside_reference` does so wi
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from codegen.verify.content import Content, describe, first_difference, kv_entries, live_content, parts, same_bits
-from codegen.verify.errors import RunFailed
-from codegen.verify.isolation import restore, snapshot
+from codegen.verify.isolation import BY_BATCH, restore, snapshot
 from codegen.verify.launches import Call, LaunchTap, call_section, planned
-from codegen.verify.modes import Mode, Session
+from codegen.verify.modes import Mode, RunFailed, Session
 from codegen.verify.outcome import Suspect
 from codegen.verify.plain import Plain
 from codegen.verify.probe import Replay
 from codegen.verify.report import Finding
-from codegen.verify.subject import Subject
+from codegen.verify.subject import COLD, Subject
 from codegen.verify.tolerance import allowed
 from runtime.executor import Phase
 from runtime.graphs import Graph, record
@@ -134,7 +131,7 @@ class GraphAndEager:
 
         low, high = 0, len(launches)
         if not parts_by(high):
-            return self._whole(replay, before, replayed, eager, differing)
+            return self._whole(replay, graph, before, replayed, eager, differing)
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if parts_by(middle) else (middle, high)
@@ -152,17 +149,22 @@ class GraphAndEager:
         return [name for name, at in recorded[index].tensors if at not in known] if index < len(recorded) else []
 
     def _whole(
-        self, replay: Replay, before: Buffered, replayed: Buffered, eager: Buffered, differing: list[str]
+        self, replay: Replay, graph: Graph, before: Buffered, replayed: Buffered, eager: Buffered, differing: list[str]
     ) -> Finding:
-        """Only the recorded graph differs, not a new one: of the buffers that do, the one that is complete first."""
+        """Only the graph in use differs, not one recorded now: of the buffers that do, the one that is complete first.
+
+        What lasts beyond a step comes before what only lays out its rows.
+        """
         restore(self.buffers, before)
-        writers = self._last_writers(replay)
-        buffer = min(differing, key=lambda name: writers.get(name, len(writers) + 1000))
-        launches = planned(self.buffers.plan, self.drafting, replay)
-        at = writers.get(buffer)
-        launch = launches[at][0] if at is not None and at < len(launches) else None
-        text = f"{replay}: {describe(eager[buffer], replayed[buffer])}; the graph was not recorded for this key"
-        return self._finding(replay, launch.layer if launch else "", buffer, text)
+        writers, launches = self._last_writers(replay), planned(self.buffers.plan, self.drafting, replay)
+        roles = {name: self.buffers.plan.buffers[name].role for name in differing}
+        lasting = [name for name in differing if roles[name] != "scratch" and name not in BY_BATCH] or differing
+        buffer = min(lasting, key=lambda name: writers.get(name, len(launches)))
+        layer = launches[writers[buffer]][0].layer if writers.get(buffer, len(launches)) < len(launches) else ""
+        text = f"{replay}: {describe(eager[buffer], replayed[buffer])}; a graph recorded now does not differ"
+        if graph.num_launches not in (0, len(launches)):
+            text += f", this one has {graph.num_launches} launches instead of {len(launches)}"
+        return self._finding(replay, layer, buffer, text)
 
     def _last_writers(self, replay: Replay) -> dict[str, int]:
         """The index of the last launch that changes each buffer."""
@@ -221,7 +223,7 @@ class Contents:
 
 def beside_reference(subject: Subject, name: str, case: int, reference: Plain) -> list[Finding]:
     """The first position, and there the first buffer in execution order, that is out of tolerance of the reference."""
-    session = subject.session(replace(_COLD_REFERENCE))
+    session = subject.session(COLD)
     rows = Rows(subject, session)
     session.probe.after.append(rows)
     session.ask(subject.cases[case], case)
@@ -244,9 +246,6 @@ def beside_reference(subject: Subject, name: str, case: int, reference: Plain) -
                 worst = min(worst or (position, rank, finding), (position, rank, finding), key=lambda w: w[:2])
                 break
     return [worst[2]] if worst else []
-
-
-_COLD_REFERENCE = Mode("cold", eager=True, drafting=True, prefill_chunk=1, one_thread=True)
 
 
 class Rows:
@@ -282,5 +281,3 @@ def _prefix_of(subject: Subject, buffer: str) -> str:
     prefixes = [f"layers.{i}" for i in range(len(subject.spec.pattern))] + ["mtp.layer"]
     return next((p for p in prefixes if buffer.startswith(p.replace(".", "_") + "_")), "")
 
-
-__all__ = ["Contents", "GraphAndEager", "beside_reference", "locate", "torch"]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from runtime.buffers import Buffers
 from runtime.checkpoints import Checkpoint
-from runtime.plan import CheckpointPart, Launch, Plan
+from runtime.plan import Plan
 
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -47,29 +47,34 @@ class Difference:
     detail: str
 
 
-def parts(plan: Plan, drafting: bool) -> list[Part]:
-    """All parts in the order in which a step writes them."""
-    found: dict[str, Part] = {}
-    kept = {part.live: part for part in plan.checkpoint_parts}
+def writers(plan: Plan) -> dict[str, tuple[str, str, str]]:
+    """Live buffers in the order in which a step writes them: (section, layer, parameter) of the launch that does.
+
+    That is the first launch which has the buffer, but for hidden states the last: others read those of earlier rows.
+    """
+    hidden = {part.live for part in plan.checkpoint_parts if part.kind == "hidden"}
+    found: dict[str, tuple[str, str, str]] = {}
     for section in ("verify", "drafter"):
         for launch in plan.sections.get(section, ()):
-            for part in _parts_of(launch, kept, plan, section == "drafter"):
-                if part.kind == "hidden" and section == "verify":
-                    found.pop(part.buffer, None)  # written by the last launch that has it, read by others before
-                    found[part.buffer] = part
-                found.setdefault(part.buffer, part)
-    return [part for part in found.values() if drafting or not part.drafter]
-
-
-def _parts_of(launch: Launch, kept: dict[str, CheckpointPart], plan: Plan, drafter: bool) -> list[Part]:
-    found = []
-    for name, value in launch.args.items():
-        if value in plan.kv_buffers:
-            found.append(Part(name[0], launch.layer, value, "", 0, drafter))
-        elif value in kept:
-            part = kept[value]
-            found.append(Part(part.kind, launch.layer, value, part.checkpoint, part.width, drafter))
+            for parameter, value in launch.args.items():
+                if value in plan.buffers and plan.buffers[value].role in ("state", "ring", "kv"):
+                    if value in hidden:
+                        found.pop(value, None)
+                    found.setdefault(value, (section, launch.layer, parameter))
     return found
+
+
+def parts(plan: Plan, drafting: bool) -> list[Part]:
+    """All parts in the order in which a step writes them."""
+    kept = {part.live: part for part in plan.checkpoint_parts}
+    found = []
+    for buffer, (section, layer, parameter) in writers(plan).items():
+        if buffer in plan.kv_buffers:
+            found.append(Part(parameter[0], layer, buffer, "", 0, section == "drafter"))
+        elif buffer in kept:
+            part = kept[buffer]
+            found.append(Part(part.kind, layer, buffer, part.checkpoint, part.width, section == "drafter"))
+    return [part for part in found if drafting or not part.drafter]
 
 
 def live_content(buffers: Buffers, chosen: Sequence[Part], slot: int, position: int) -> Content:

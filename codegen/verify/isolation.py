@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from codegen.verify.content import describe, same_bits
+from codegen.verify.content import describe, same_bits, writers
 from codegen.verify.launches import LaunchTap
 from codegen.verify.modes import Mode, Session
 from codegen.verify.outcome import Outcome, Suspect
@@ -18,6 +18,7 @@ from codegen.verify.subject import Subject
 from codegen.verify.tokens import typical_drafts, with_drafts
 from runtime.buffers import Buffers
 from runtime.executor import Phase
+from runtime.plan import Plan
 
 BY_BATCH = ("slot_idx", "row_count", "row_slot", "row_pos", "row_token", "row_checkpoint", "targets")
 SEATED = 3
@@ -112,7 +113,7 @@ def _changed(
         rows = torch.nonzero(item.mask)[:, 0]
         touched = [int(row) for row, x, y in zip(rows, a, b, strict=True) if not same_bits(x[None], y[None])]
         text = f"a step of slots {slots} in bucket {bucket} changed index {touched[0]}: {describe(a, b)}"
-        yield Finding(name, ("before", "after"), -1, layer_of(session.engine.buffers, item.buffer), item.buffer, text)
+        yield Finding(name, ("before", "after"), -1, layer_of(session.engine.package.plan, item.buffer), item.buffer, text)
 
 
 def _across_buckets(
@@ -124,14 +125,14 @@ def _across_buckets(
         for buffer in session.engine.package.plan.role("state", "ring", "kv", "protocol"):
             if buffer.name not in BY_BATCH and not same_bits(expected[buffer.name], found[buffer.name]):
                 text = f"slots {slots}: {describe(expected[buffer.name], found[buffer.name])}"
-                layer = layer_of(session.engine.buffers, buffer.name)
+                layer = layer_of(session.engine.package.plan, buffer.name)
                 yield Finding(name, (f"bucket {first}", f"bucket {bucket}"), -1, layer, buffer.name, text)
 
 
 def _in_order(session: Session, findings: list[Finding]) -> list[Finding]:
-    """By the first launch of a step that has the buffer; the host's own buffers last."""
-    order = execution_order(session.engine.buffers)
-    return sorted(findings, key=lambda finding: order.get(finding.buffer, len(order)))
+    """In the order in which a step writes the buffers; those of the protocol last."""
+    order = list(writers(session.engine.package.plan))
+    return sorted(findings, key=lambda finding: order.index(finding.buffer) if finding.buffer in order else len(order))
 
 
 def check_one_replay(subject: Subject, name: str) -> Outcome:
@@ -168,22 +169,9 @@ def restore(buffers: Buffers, kept: dict[str, Tensor]) -> None:
     buffers.host.download()
 
 
-def layer_of(buffers: Buffers, name: str) -> str:
-    """Label of the first launch that has a buffer."""
-    for launches in buffers.plan.sections.values():
-        for launch in launches:
-            if name in launch.args.values():
-                return launch.layer
-    return ""
-
-
-def execution_order(buffers: Buffers) -> dict[str, int]:
-    """Rank of every buffer that belongs to a layer: by the first launch of verify or drafter that has it."""
-    order: dict[str, int] = {}
-    for section in ("verify", "drafter", "accept"):
-        for launch in buffers.plan.sections.get(section, ()):
-            for value in launch.args.values():
-                if buffers.plan.buffers.get(value) and buffers.plan.buffers[value].role in ("state", "ring", "kv"):
-                    order.setdefault(value, len(order))
-    return order
-
+def layer_of(plan: Plan, buffer: str) -> str:
+    """Label of the launch that writes a buffer, or of the first one that has it."""
+    if buffer in writers(plan):
+        return writers(plan)[buffer][1]
+    launches = (launch for section in plan.sections.values() for launch in section)
+    return next((launch.layer for launch in launches if buffer in launch.args.values()), "")

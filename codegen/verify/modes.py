@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from codegen.verify.cases import Case
-from codegen.verify.errors import RunFailed
 from codegen.verify.probe import Probe, Step
 from runtime.engine import Engine
 from runtime.plan import Limits
@@ -35,6 +34,14 @@ class Mode:
     together: bool = False
     poison: bool = False
     checkpoints: bool = False
+
+
+class RunFailed(Exception):
+    """An engine raised, or did not come to an end, in a mode. case: the one it was asked for; the first, if several."""
+
+    def __init__(self, mode: Mode, case: int, error: Exception) -> None:
+        self.mode, self.case, self.error = mode, case, error
+        super().__init__(f"{mode.name}: {type(error).__name__}: {error}")
 
 
 @dataclass(frozen=True)
@@ -81,7 +88,7 @@ class Session:
                     self.engine.set_drafts(self.mode.schedule[number % len(self.mode.schedule)])
                 self.engine.step()
         except Exception as error:
-            raise RunFailed(self.mode.name, index, error) from error
+            raise RunFailed(self.mode, index, error) from error
         return self.trace(request)
 
     def trace(self, request: Request) -> Trace:
@@ -118,7 +125,7 @@ class Session:
                     self.engine.cancel(cancelled)
                 self.engine.step()
         except Exception as error:
-            raise RunFailed(self.mode.name, None, error) from error
+            raise RunFailed(self.mode, 0, error) from error
         self.buckets = {replay.size for replay in self.probe.replays if replay.phase.value == "step"}
         return [(self.case_of[request.id], self.trace(request)) for request in requests]
 

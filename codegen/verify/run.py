@@ -11,8 +11,9 @@ import torch
 
 from codegen.verify.bisect import beside_reference, locate
 from codegen.verify.cases import draw_cases, given_cases
-from codegen.verify.errors import CannotVerify, RunFailed
+from codegen.verify.errors import CannotVerify
 from codegen.verify.isolation import check_one_replay, check_padding
+from codegen.verify.modes import RunFailed
 from codegen.verify.outcome import Outcome, Suspect
 from codegen.verify.plain import Plain
 from codegen.verify.reference import check_drafter, check_target, plain, referenced
@@ -188,22 +189,27 @@ def _poison_check(subject: Subject, wiped: object, alone: object, drafting: bool
 
 def timed(item: Property, subject: Subject | None = None) -> Check:
     """Make a check. subject: look closer where it fails. Only CannotVerify is passed on."""
-    start, findings = perf_counter(), list[Finding]()
-    suspect: Suspect | None = None
+    start = perf_counter()
     try:
         outcome = item.check()
-        findings, suspect = outcome.findings, outcome.suspect
     except CannotVerify:
         raise
+    except RunFailed as failure:
+        outcome = _broken(item.name, ("", failure.mode.name), failure.error, Suspect(failure.mode, failure.case))
     except Exception as error:
-        outcome = Outcome(0, [Finding(item.name, ("", ""), -1, "", "", f"{type(error).__name__}: {error}")])
-        findings = outcome.findings
+        outcome = _broken(item.name, ("", ""), error, None)
+    findings = outcome.findings
     if findings and subject is not None:
-        findings = [*closer(item.name, suspect, subject), *findings]
+        findings = [*closer(item.name, outcome.suspect, subject), *findings]
     seconds, passed = perf_counter() - start, not findings
     return Check(
         item.name, item.title, passed, outcome.compared, outcome.unit, seconds, outcome.detail, tuple(findings)
     )
+
+
+def _broken(name: str, modes: tuple[str, str], error: Exception, suspect: Suspect | None) -> Outcome:
+    """A check that could not be made to its end."""
+    return Outcome(0, [Finding(name, modes, -1, "", "", f"{type(error).__name__}: {error}")], suspect=suspect)
 
 
 def closer(name: str, suspect: Suspect | None, subject: Subject) -> list[Finding]:
@@ -218,4 +224,4 @@ def closer(name: str, suspect: Suspect | None, subject: Subject) -> list[Finding
         return [Finding(name, ("", ""), -1, "", "", f"bisecting failed: {type(error).__name__}: {error}")]
 
 
-__all__ = ["Property", "RunFailed", "properties", "verify_package"]
+__all__ = ["Property", "properties", "verify_package"]

@@ -1,4 +1,4 @@
-"""Triton's view of the compiler: Triton IR -> C -> shared object. One concrete class, found by Triton's backend discovery."""
+"""Triton's view of the compiler: Triton IR -> C -> shared object. Triton looks for the one concrete class here."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from .ttir.parser import parse_module
 
 @dataclass(frozen=True)
 class CpuOptions:
-    """Options of a launch. Only `debug`, `sanitize_overflow` reach the front end; warps, stages and CTAs mean nothing on a
-    CPU. enable_fp_fusion is accepted and has no effect: nothing is ever contracted (write tl.fma for a fused one)."""
+    """Options of a launch. `debug` and `sanitize_overflow` reach the front end; warps, stages, CTAs mean nothing here.
+
+    enable_fp_fusion is accepted and has no effect: nothing is ever contracted (write tl.fma for a fused operation)."""
 
     num_warps: int = 1
     warp_size: int = 1

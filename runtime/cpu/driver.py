@@ -1,4 +1,4 @@
-"""Triton's view of the machine. One concrete class, found by Triton's backend discovery."""
+"""Triton's view of the machine. Triton looks for the one concrete class here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from triton.backends.driver import DriverBase
 from . import knobs, pool
 from .launcher import KernelLauncher
 
-_C_NAMES = {"i1": "int8_t", "i8": "int8_t", "i16": "int16_t", "i32": "int32_t", "i64": "int64_t", "fp32": "float", "fp64": "double"}
+_C_NAMES = {
+    "i1": "int8_t", "i8": "int8_t", "i16": "int16_t", "i32": "int32_t", "i64": "int64_t",
+    "fp32": "float", "fp64": "double",
+}  # fmt: skip
 
 
 class CpuUtils:

@@ -5,9 +5,9 @@
         kernel[grid](x, y, n, BLOCK=256)      # recorded, not executed
     graph.replay()
 
-Pointers and scalars are frozen at capture: a Python number changed afterwards has no effect, a tensor must be refilled in
-place. The graph keeps captured tensors alive. Only Triton launches of the capturing thread are recorded; a torch operation
-inside `capture` runs immediately, as does its side effect, and is not part of the graph.
+Pointers and scalars are frozen at capture: a Python number changed afterwards has no effect, a tensor must be refilled
+in place. The graph keeps captured tensors alive. Only Triton launches of the capturing thread are recorded; a torch
+operation inside `capture` runs immediately and is not part of the graph.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class HostGraph:
         self._run(self._where, len(self.launches), None)
 
     def profile(self, repeats: int = 20) -> list[tuple[str, float]]:
-        """Kernel name and median seconds of each launch over `repeats` replays, from its opening to that of the next one."""
+        """Kernel name and median seconds of each launch over `repeats` replays, from its start to that of the next."""
         if self._run is None:
             raise GraphStateError(reason=f"profile of a graph that is {self._state}")
         count = len(self.launches)

@@ -61,8 +61,10 @@ def _load() -> ctypes.CDLL:
 
 
 def get_num_threads() -> int:
-    """Threads that run programs, the caller included: set_num_threads, else STEPFORGE_CPU_THREADS or OMP_NUM_THREADS (at most
-    the processors this process may run on), else those processors."""
+    """Threads that run programs, the caller included.
+
+    What set_num_threads said, else STEPFORGE_CPU_THREADS or OMP_NUM_THREADS (at most the processors this process may
+    run on), else those processors."""
     if _threads is not None:
         return _threads
     available = len(os.sched_getaffinity(0))
@@ -78,8 +80,12 @@ def set_num_threads(count: int) -> None:
     library().cp_set_threads(count, knobs.spin_microseconds())
 
 
-def run_one(address: int, packed: bytes, gx: int, gy: int, gz: int) -> None:
-    """Run all programs of one launch; returns when they have finished."""
+def _run_first(address: int, packed: bytes, gx: int, gy: int, gz: int) -> None:
     global run_one
-    run_one = library().cp_run_one  # later calls go straight to C
+    run_one = library().cp_run_one
     run_one(address, packed, gx, gy, gz)
+
+
+#: Run all programs of one launch (function address, packed arguments, grid) and wait for them. The first call loads the
+#: library, later ones go straight to C.
+run_one = _run_first

@@ -18,10 +18,10 @@ NATIVE = PACKAGE / "native"
 #: No contraction: a*b + c has the bits of a rounded product, whatever code surrounds it. Loops stay as emitted
 #: (-fno-loop-unroll-and-jam), so reduction accumulators stay in registers.
 KERNEL_FLAGS = (
-    "-O3 -std=gnu11 -fPIC -shared -ffp-contract=off -fno-math-errno -fno-trapping-math -fno-strict-aliasing "
-    "-fno-loop-unroll-and-jam -mprefer-vector-width=512 -w"
-).split()
-LIBRARY_FLAGS = "-O2 -std=gnu11 -fPIC -shared -pthread".split()
+    "-O3", "-std=gnu11", "-fPIC", "-shared", "-w", "-mprefer-vector-width=512", "-ffp-contract=off", "-fno-math-errno",
+    "-fno-trapping-math", "-fno-strict-aliasing", "-fno-loop-unroll-and-jam",
+)  # fmt: skip
+LIBRARY_FLAGS = ("-O2", "-std=gnu11", "-fPIC", "-shared", "-pthread")
 
 _ISA_FLAGS = {
     "native": ["-march=native"],
@@ -49,7 +49,7 @@ def kernel_flags() -> list[str]:
 
 @functools.lru_cache
 def fingerprint() -> str:
-    """Hash of everything that changes machine code: this backend's source, flags, compiler and the target it selects."""
+    """Hash of everything that changes machine code: this backend's source, flags, compiler and its target."""
     digest = hashlib.sha256()
     for path in sorted(PACKAGE.rglob("*")):
         if path.suffix in (".py", ".h", ".c"):

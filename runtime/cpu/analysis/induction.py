@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..ttir.ir import Function, Op, Value
+from ..ttir.ir import Function, Op, Value, words
 from .affine import uniform
 
-_CHEAP = frozenset(
-    "arith.constant tt.make_range tt.splat tt.broadcast tt.expand_dims tt.addptr arith.addi arith.subi arith.muli "
-    "arith.extsi arith.index_cast tt.trans tt.reshape".split()
+_CHEAP = words(
+    "arith.constant tt.make_range tt.splat tt.broadcast tt.expand_dims tt.addptr arith.addi arith.subi arith.muli",
+    "arith.extsi arith.index_cast tt.trans tt.reshape",
 )
 
 

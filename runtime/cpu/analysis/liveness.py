@@ -1,4 +1,4 @@
-"""When the storage of a tensor may be overwritten: carried tensors that are updated in place or take over their initial value."""
+"""When the array of a tensor may be overwritten: carried tensors updated in place or taking over an initial value."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Roots = Callable[[Op, int], frozenset[Op] | None]
 def find_updates(function: Function, elementwise: Callable[[Op], bool]) -> dict[Value, Value]:
     """Maps a value to the carried tensor whose storage it may take over inside the loop body.
 
-    That is a value computed elementwise from the carried tensor, through which all uses of the carried tensor go, and which
-    replaces it for the next iteration, directly or as the accumulator of the dot that does."""
+    That is a value computed elementwise from the carried tensor, through which all uses of the carried tensor go, and
+    which replaces it for the next iteration, directly or as the accumulator of the dot that does."""
     updates: dict[Value, Value] = {}
     for loop in function.walk():
         if loop.name != "scf.for":
@@ -27,7 +27,7 @@ def find_updates(function: Function, elementwise: Callable[[Op], bool]) -> dict[
 
 
 def accumulates_in_place(dot: Op, updates: dict[Value, Value]) -> Value | None:
-    """The carried tensor in whose storage a dot may accumulate, if its accumulator updates that tensor and it replaces it."""
+    """The carried tensor in whose array a dot may accumulate: it updates that tensor, and its result replaces it."""
     carried = updates.get(dot.operands[2])
     if carried is None or dot.block is not carried.block:
         return None

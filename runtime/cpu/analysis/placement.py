@@ -1,15 +1,15 @@
 """Where each value lives: a C scalar, an array, or nowhere (evaluated inside the loop nests that use it).
 
-A tensor is stored only where it must be: results of reductions, dots, scans and control flow, loop-carried tensors, and
-expensive values (loads, divisions, elementary functions, long integer chains) that would otherwise be computed twice, in
-another block, after a store, or once per element of a broadcast.
+A tensor is stored only where it must be: results of reductions, dots, scans and control flow, loop-carried tensors,
+and expensive values (loads, divisions, elementary functions, long integer chains) that would otherwise be computed
+twice, in another block, after a store, or once per element of a broadcast.
 """
 
 from __future__ import annotations
 
 from enum import Enum, auto
 
-from ..ttir.ir import Function, Op, Value
+from ..ttir.ir import Function, Op, Value, words
 from .affine import Strides
 from .effects import WRITES, Effects
 from .induction import find_inductions
@@ -26,19 +26,18 @@ class Place(Enum):
 
 
 #: Operations that run at their own place and read whole operands; everything else is evaluated where it is used.
-ROOTS = frozenset(
-    "tt.store tt.reduce tt.scan tt.dot tt.atomic_rmw tt.atomic_cas tt.gather tt.cat tt.histogram tt.unsplat tt.print "
-    "scf.yield scf.for scf.if scf.while scf.condition cf.br cf.cond_br".split()
+ROOTS = words(
+    "tt.store tt.reduce tt.scan tt.dot tt.atomic_rmw tt.atomic_cas tt.gather tt.cat tt.histogram tt.unsplat tt.print",
+    "scf.yield scf.for scf.if scf.while scf.condition cf.br cf.cond_br",
 )
-SHAPE_OPS = frozenset(
-    "tt.join tt.split tt.broadcast tt.expand_dims tt.reshape tt.trans tt.splat tt.unsplat".split()
+SHAPE_OPS = words("tt.join tt.split tt.broadcast tt.expand_dims tt.reshape tt.trans tt.splat tt.unsplat")
+EXPENSIVE = words(
+    "math.exp math.exp2 math.log math.log2 math.sin math.cos math.erf math.tanh math.sqrt math.rsqrt math.powf",
+    "tt.extern_elementwise arith.divf arith.remf tt.precise_divf tt.precise_sqrt",
+    "arith.divsi arith.remsi arith.divui arith.remui",
 )
-EXPENSIVE = frozenset(
-    "math.exp math.exp2 math.log math.log2 math.sin math.cos math.erf math.tanh math.sqrt math.rsqrt arith.divf arith.remf "
-    "tt.extern_elementwise tt.precise_divf tt.precise_sqrt arith.divsi arith.remsi arith.divui arith.remui".split()
-)
-_LINEAR = frozenset(
-    "arith.addi arith.subi arith.muli arith.extsi tt.splat tt.broadcast tt.expand_dims tt.reshape tt.trans".split()
+_LINEAR = words(
+    "arith.addi arith.subi arith.muli arith.extsi tt.splat tt.broadcast tt.expand_dims tt.reshape tt.trans",
 )
 #: An inline tree of more elementwise operations than this counts as expensive.
 LONG_CHAIN = 24
@@ -159,7 +158,8 @@ class Placement:
             if user.name != "tt.broadcast":
                 continue
             source, target = value.type.dims, user.result.type.dims
-            outer = any(s == 1 and t > 1 and any(x > 1 for x in source[d + 1 :]) for d, (s, t) in enumerate(zip(source, target)))
+            repeated = [d for d, size in enumerate(source) if size == 1 and target[d] > 1]
+            outer = any(size > 1 for d in repeated for size in source[d + 1 :])
             if outer and (cost == SLOW or target[0] >= 4):
                 return True
         return False

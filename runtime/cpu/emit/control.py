@@ -120,7 +120,7 @@ def parallel_assign(e: Emitter, targets: list[Value], values: list[Value]) -> No
     for shape in dict.fromkeys(target.type.dims for target, _ in fused):
         _fused_nest(e, shape, [(t, v) for t, v in fused if t.type.dims == shape])
     for target, _, name in copies:
-        e.write(f"memcpy({e.names[target]}, {name}, sizeof({c_type(target.type.elem)}) * {target.type.numel});")
+        e.copy(e.names[target], name, target)
     for target in targets:
         if e.place[target] is Place.INDUCTION:
             e.write(f"{e.names[target]} += {_step(e, target)};")
@@ -200,6 +200,7 @@ def _fused_nest(e: Emitter, shape: tuple[int, ...], pairs: Pairs) -> None:
         depth = len(shape)
         elements = [nest.temporary(depth, c_type(t.type.elem), nest.at(v, index).code) for t, v in pairs]
         position = flat(shape, index)
-        nest.levels[depth] += [f"{e.names[t]}[{position}] = {x.code};" for (t, _), x in zip(pairs, elements, strict=True)]
+        for (target, _), element in zip(pairs, elements, strict=True):
+            nest.levels[depth].append(f"{e.names[target]}[{position}] = {element.code};")
 
     e.loop_nest(shape, build)

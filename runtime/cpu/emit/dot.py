@@ -78,8 +78,9 @@ def _left(e: Emitter, left: Value, rows: int, depth: int) -> str:
     """The left operand as rows of whole k pairs."""
     if depth > 1:
         return e.stored(left)
-    single, name, row = e.stored(left), e.array("bf16", 2 * rows), e.fresh("i")
-    e.write(f"for (int {row} = 0; {row} < {rows}; {row}++) {{ {name}[2 * {row}] = {single}[{row}]; {name}[2 * {row} + 1] = 0; }}")
+    single, name, i = e.stored(left), e.array("bf16", 2 * rows), e.fresh("i")
+    with e.scope(f"for (int {i} = 0; {i} < {rows}; {i}++)"):
+        e.write(f"{name}[2 * {i}] = {single}[{i}];", f"{name}[2 * {i} + 1] = 0;")
     return name
 
 

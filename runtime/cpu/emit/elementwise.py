@@ -63,15 +63,21 @@ def _float_call(name: str) -> Emit:
     return lambda e: narrow(e.elem, f"cp_{name}_{wide(e.elem)}({', '.join(e.floats())})")
 
 
-for _names, _symbol in (("arith.addf", "+"), ("arith.subf", "-"), ("arith.mulf", "*"), ("arith.divf tt.precise_divf", "/")):
-    _define(_names, _float_infix(_symbol))
-for _name in ("exp", "exp2", "log", "log2", "sin", "cos", "erf", "tanh", "sqrt", "rsqrt", "fma", "floor", "ceil", "trunc", "round"):
-    _define(f"math.{_name}", _float_call(_name))
-for _names, _name in (
-    ("math.absf", "abs"), ("math.powf", "pow"), ("math.roundeven", "rint"), ("tt.precise_sqrt", "sqrt"), ("arith.remf", "fmod"),
-    ("arith.maxnumf", "maxnum"), ("arith.minnumf", "minnum"), ("arith.maximumf", "maximum"), ("arith.minimumf", "minimum"),
-):  # fmt: skip
-    _define(_names, _float_call(_name))
+_FLOAT_SYMBOLS = {"arith.addf": "+", "arith.subf": "-", "arith.mulf": "*", "arith.divf": "/", "tt.precise_divf": "/"}
+_SAME_NAME = "exp exp2 log log2 sin cos erf tanh sqrt rsqrt fma floor ceil trunc round"
+_FLOAT_CALLS = {
+    **{f"math.{name}": name for name in _SAME_NAME.split()},
+    **{f"arith.{name}f": name for name in ("maxnum", "minnum", "maximum", "minimum")},
+    "math.absf": "abs",
+    "math.powf": "pow",
+    "math.roundeven": "rint",
+    "tt.precise_sqrt": "sqrt",
+    "arith.remf": "fmod",
+}
+for _name, _symbol in _FLOAT_SYMBOLS.items():
+    _define(_name, _float_infix(_symbol))
+for _name, _function in _FLOAT_CALLS.items():
+    _define(_name, _float_call(_function))
 _define("arith.negf", lambda e: narrow(e.elem, f"(-({e.floats()[0]}))"))
 
 

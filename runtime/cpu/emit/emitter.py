@@ -111,7 +111,7 @@ class Emitter:
         """target[row-major] = value, converted to the C type of `as_type` if given."""
         shape = value.type.dims
         if self.place[value] is Place.ARRAY and as_type in (None, value.type.elem):
-            self.write(f"memcpy({target}, {self.names[value]}, sizeof({c_type(value.type.elem)}) * {value.type.numel});")
+            self.copy(target, self.names[value], value)
             return
         convert = as_type is not None and as_type != value.type.elem
 
@@ -121,6 +121,10 @@ class Emitter:
             nest.levels[-1].append(f"{target}[{flat(shape, index)}] = {code};")
 
         self.loop_nest(shape, build, self.innermost(value))
+
+    def copy(self, target: str, source: str, value: Value) -> None:
+        """Copy an array of the type of `value`."""
+        self.write(f"memcpy({target}, {source}, sizeof({c_type(value.type.elem)}) * {value.type.numel});")
 
     # ---- loop nests
 
@@ -134,14 +138,17 @@ class Emitter:
         test = Nest(self, 0)
         conditions = [self._corner(test, value) for value in general.corners]
         fast = build(Nest(self, depth, frozenset(general.corners)))
-        self.write("{", *test.levels[0], f"if (cp_likely({' & '.join(conditions)})) {{", *fast, "} else {", *slow, "}", "}")
+        self.write("{", *test.levels[0], f"if (cp_likely({' & '.join(conditions)})) {{")
+        self.write(*fast, "} else {", *slow, "}", "}")
 
     def _corner(self, nest: Nest, comparison: Value) -> str:
         last = self.placement.corners.deciding(comparison) == "last"
         index = tuple(At(str(size - 1), 0) if last else ZERO for size in comparison.type.dims)
         return nest.at(comparison, index).code
 
-    def loop_nest(self, shape: Sequence[int], build: Callable[[Nest, Index], None], innermost: int | None = None) -> None:
+    def loop_nest(
+        self, shape: Sequence[int], build: Callable[[Nest, Index], None], innermost: int | None = None
+    ) -> None:
         """One loop per dimension, `innermost` last; `build` adds the body to the deepest level."""
         order = list(range(len(shape)))
         if innermost is not None and order:

@@ -4,8 +4,8 @@ Interface of the shared object:
 
     void cp_run(const char *args, int64_t begin, int64_t end, uint32_t gx, uint32_t gy, uint32_t gz);
 
-runs programs begin .. end - 1 of the grid, x fastest. `args` holds 8 bytes per argument: pointers and integers as 64-bit
-integers, floats as f64.
+runs programs begin .. end - 1 of the grid, x fastest. `args` holds 8 bytes per argument: pointers and integers as
+64-bit integers, floats as f64.
 """
 
 from __future__ import annotations

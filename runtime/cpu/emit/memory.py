@@ -105,8 +105,9 @@ def _atomic(kind: str, elem: str, address: str, operand: str) -> str:
     }[kind]
     t = c_type(elem)
     return (
-        f"({{ {t} old, next; {t} const operand = {operand}; {t} *const where = {address}; __atomic_load(where, &old, __ATOMIC_RELAXED); "
-        f"do {{ next = {combined}; }} while (!__atomic_compare_exchange(where, &old, &next, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)); old; }})"
+        f"({{ {t} old, next; {t} const operand = {operand}; {t} *const where = {address}; "
+        "__atomic_load(where, &old, __ATOMIC_RELAXED); "
+        f"do {{ next = {combined}; }} while (!cp_compare_exchange(where, &old, &next)); old; }})"
     )
 
 
@@ -116,8 +117,7 @@ def atomic_cas(e: Emitter, op: Op) -> None:
     t = c_type(op.result.type.elem)
     e.define(
         op.result,
-        f"({{ {t} old = {compare}, next = {value}; "
-        f"__atomic_compare_exchange({pointer}, &old, &next, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); old; }})",
+        f"({{ {t} old = {compare}, next = {value}; cp_compare_exchange({pointer}, &old, &next); old; }})",
     )
 
 

@@ -1,10 +1,10 @@
 """tt.reduce and tt.scan with any combine function.
 
-The order of a reduction depends only on the length N of the axis, the element types and whether a dimension longer than
-one follows the axis:
+The order of a reduction depends only on the length N of the axis, the element types and whether a dimension longer
+than one follows the axis:
 
-* nothing follows: L = min(N, 64) lanes (32 for 64-bit elements); lane j combines elements j, j + L, j + 2L, ... ascending,
-  then lanes are combined pairwise, j with j + s for s = L/2, L/4, ... 1;
+* nothing follows: L = min(N, 64) lanes (32 for 64-bit elements); lane j combines elements j, j + L, j + 2L, ...
+  ascending, then lanes are combined pairwise, j with j + s for s = L/2, L/4, ... 1;
 * something follows: every output combines its elements in ascending order.
 
 So a row's result does not depend on the number of rows, and not on masks, threads or surrounding code.
@@ -131,7 +131,10 @@ def _down_columns(e: Emitter, nest: Nest, op: Op, axis: int) -> list[str]:
 
     first = [f"{a} = {x};" for a, x in zip(at_lane, elements, strict=True)]
     row = names[axis]
-    lines = [*hoisted, *(f"{t} {a}[{width}] __attribute__((aligned(64)));" for t, a in zip(types, accumulators, strict=True))]
+    lines = [
+        *hoisted,
+        *(f"{t} {a}[{width}] __attribute__((aligned(64)));" for t, a in zip(types, accumulators, strict=True)),
+    ]
     lines += [f"{{ const int {row} = 0;", *per_row, *_lane_loop(lane, width, body + first), "}"]
     lines += [f"for (int {row} = 1; {row} < {shape[axis]}; {row}++) {{", *per_row]
     lines += [*_lane_loop(lane, width, body + statements + assignments(at_lane, values, types, e)), "}"]

@@ -41,9 +41,9 @@
 #define STEAL_PATIENCE 16 /* relaxations before taking from another thread's range */
 /* A way is tried in several replays in a row, so that workers are awake. */
 #define ALONE_TRIALS 2
-#define FIRST_TRIALS 10
-#define TRIAL_PERIOD 512 /* then the slower way is tried again at this distance */
-#define TRIALS 6
+#define FIRST_TRIALS 18
+#define TRIAL_PERIOD 1024 /* then the slower way is tried again at this distance */
+#define TRIALS 16
 #define PURE_SPINS_SHARE 8 /* of a wait: spin, then spin with sched_yield, then sleep */
 #define LINE _Alignas(64)
 

@@ -15,6 +15,11 @@ INTEGERS = ("i1", "i8", "i16", "i32", "i64", "index")
 BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "index": 64, "bf16": 16, "f16": 16, "f32": 32, "f64": 64}
 
 
+def words(*lines: str) -> frozenset[str]:
+    """A set of names from lines of text: how tables of operations are written here."""
+    return frozenset(name for line in lines for name in line.split())
+
+
 @dataclass(frozen=True)
 class Type:
     """Element type (`f32`, `i1`, `!tt.ptr<bf16>`) and shape; shape None is a scalar."""

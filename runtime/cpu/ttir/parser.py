@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import ClassVar
 
 from ..errors import MalformedIr, UnsupportedOp
-from .ir import Block, Function, Op, Type, Value
+from .ir import Block, Function, Op, Type, Value, words
 from .text import Locations, parse_type, parse_types, split_top, strip_locations
 
 _NAME = r"%[\w$.\-]+"
@@ -28,9 +29,9 @@ _WHILE = re.compile(r"\s*(?:\((.*?)\) )?: \((.*?)\) -> (.*) \{$")
 _REGION = re.compile(r"\((.*?)\)(?: <\{(.*?)\}>)? \(\{$")
 _BRANCH = re.compile(r"\^(\w+)(?:\(([^()]*)\))?")
 
-NO_RESULT = frozenset(
-    "tt.store tt.return scf.yield tt.assert tt.print scf.condition tt.reduce.return tt.scan.return "
-    "llvm.intr.assume gpu.barrier ttg.barrier tt.debug_barrier".split()
+NO_RESULT = words(
+    "tt.store tt.return scf.yield tt.assert tt.print scf.condition tt.reduce.return tt.scan.return",
+    "llvm.intr.assume gpu.barrier ttg.barrier tt.debug_barrier",
 )
 # ` : (` separates operands from a function type; the operand part may hold colons of its own
 _FUNCTION_TYPED = ("tt.atomic_rmw", "tt.atomic_cas", "tt.extern_elementwise", "tt.call")
@@ -131,7 +132,7 @@ class _Parser:
         name, rest = name_match.group(1), text[name_match.end() :]
         op = Op(name, location=self.locations.resolve(self.line_locations[at]))
         try:
-            parse: Callable = self.STRUCTURED.get(name, _Parser.plain)
+            parse = self.STRUCTURED.get(name, _Parser.plain)
             types = parse(self, op, scope, rest)
         except (KeyError, AttributeError, IndexError, ValueError) as error:
             raise MalformedIr(kernel=self.kernel, line=line, reason=f"{type(error).__name__}: {error}") from error
@@ -269,7 +270,7 @@ class _Parser:
             return [types[0].with_elem(types[0].pointee)]
         return [types[-1] if op.name == "arith.select" else types[0]]
 
-    STRUCTURED = {
+    STRUCTURED: ClassVar[dict[str, Callable]] = {
         "tt.reduce": combine,
         "tt.scan": combine,
         "scf.for": for_loop,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..errors import UnsupportedOp
-from .ir import BITS, FLOATS, INTEGERS, Function, Op, Type
+from .ir import BITS, FLOATS, INTEGERS, Function, Op, Type, words
 
 FLOAT = frozenset(FLOATS)
 INTEGER = frozenset(INTEGERS)
@@ -19,11 +19,11 @@ NUMBER = FLOAT | INTEGER
 ANY = NUMBER | {"ptr"}
 BOOL = frozenset(("i1",))
 DOT_ACCUMULATORS = ("f32", "f64", "i32")
-LIBDEVICE = frozenset(
-    "exp exp2 expm1 log log2 log1p sin cos tanh erf sqrt rsqrt fabs floor ceil trunc rint round pow fmod fma fast_exp "
-    "fast_tanh".split()
+LIBDEVICE = words(
+    "exp exp2 expm1 log log2 log1p sin cos tanh erf sqrt rsqrt fabs floor ceil trunc rint round pow fmod fma",
+    "fast_exp fast_tanh",
 )
-ATOMICS = frozenset("and or xor add fadd max min umax umin exch".split())
+ATOMICS = words("and or xor add fadd max min umax umin exch")
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,8 @@ RULES: dict[str, Rule] = {
     "tt.extern_elementwise": Rule(FLOAT, FLOAT, _check_extern),
     "arith.constant": Rule(ANY, NUMBER),
     "ub.poison": Rule(ANY, NUMBER),
-    **_same(ANY, "tt.make_range tt.splat tt.unsplat tt.broadcast tt.expand_dims tt.reshape tt.trans tt.join tt.split tt.cat"),
+    **_same(ANY, "tt.make_range tt.splat tt.unsplat tt.broadcast tt.expand_dims tt.reshape tt.trans"),
+    **_same(ANY, "tt.join tt.split tt.cat"),
     **_same(ANY, "tt.get_program_id tt.get_num_programs tt.load tt.store tt.gather"),
     "tt.atomic_rmw": Rule(ANY, NUMBER, _check_atomic),
     "tt.atomic_cas": Rule(ANY, NUMBER, _check_cas),

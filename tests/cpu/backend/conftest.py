@@ -10,7 +10,6 @@ import torch
 
 from runtime.cpu import get_num_threads, set_num_threads
 
-
 sys.path.insert(0, str(Path(__file__).parent))  # helpers of these tests: dot_oracle
 
 

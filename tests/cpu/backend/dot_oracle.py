@@ -13,8 +13,8 @@ def flush(x: np.ndarray) -> np.ndarray:
 
 
 def fma(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """Correctly rounded f32 a*b + c. The product of bf16 numbers is exact in f64; the sum is rounded to odd in f64 first,
-    so rounding it to f32 rounds once."""
+    """Correctly rounded f32 a*b + c. The product of bf16 numbers is exact in f64; the sum is rounded to odd in f64
+    first, so rounding it to f32 rounds once."""
     with np.errstate(all="ignore"):
         product = a.astype(np.float64) * b.astype(np.float64)
         wide_c = c.astype(np.float64)

@@ -16,7 +16,9 @@ def pack(w: torch.Tensor, width: int) -> torch.Tensor:
 
 
 @triton.jit
-def packed_matmul(x, w, y, rows, K: tl.constexpr, NT: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, N: tl.constexpr):
+def packed_matmul(
+    x, w, y, rows, K: tl.constexpr, NT: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, N: tl.constexpr
+):
     panel = tl.program_id(0)
     o_n = panel * N + tl.arange(0, N)
     for m0 in range(tl.program_id(1) * BM, rows, tl.num_programs(1) * BM):
@@ -43,9 +45,15 @@ def test_every_number_of_rows_gives_the_same_rows() -> None:
     x, w = torch.randn(256, 128).bfloat16(), torch.randn(128, 128).bfloat16()
     expected = dot(x, w, torch.zeros(256, 128))
     for width, BM, BK, rows, splits in (
-        (32, 1, 128, 1, 1), (32, 4, 64, 4, 1), (64, 8, 32, 8, 1), (64, 8, 32, 3, 1), (32, 64, 64, 256, 2), (16, 16, 128, 250, 3),
+        (32, 1, 128, 1, 1), (32, 4, 64, 4, 1), (64, 8, 32, 8, 1), (64, 8, 32, 3, 1), (32, 64, 64, 256, 2),
+        (16, 16, 128, 250, 3),
     ):  # fmt: skip
-        assert same_bits(packed(x[:rows].contiguous(), w, width, BM, BK, splits), expected[:rows]), (width, BM, BK, rows)
+        assert same_bits(packed(x[:rows].contiguous(), w, width, BM, BK, splits), expected[:rows]), (
+            width,
+            BM,
+            BK,
+            rows,
+        )
 
 
 @triton.jit
@@ -119,7 +127,9 @@ def other_types(a, b, c, D: tl.constexpr, M: tl.constexpr):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "result"), [(torch.float32, torch.float32), (torch.float16, torch.float32), (torch.int8, torch.int32)], ids=str
+    ("dtype", "result"),
+    [(torch.float32, torch.float32), (torch.float16, torch.float32), (torch.int8, torch.int32)],
+    ids=str,
 )
 def test_other_types(dtype: torch.dtype, result: torch.dtype) -> None:
     a, b = (torch.randint(-9, 9, (m, 32)).to(dtype) for m in (8, 32))
@@ -141,8 +151,12 @@ def test_f32_rows_do_not_depend_on_their_number() -> None:
 def attention_tile(q, k, v, out, D: tl.constexpr, PAGE: tl.constexpr, M: tl.constexpr):
     o_m, o_d = tl.arange(0, M), tl.arange(0, D)
     queries = tl.load(q + o_m[:, None] * D + o_d[None, :])
-    keys = tl.reshape(tl.permute(tl.reshape(tl.load(k + tl.arange(0, D * PAGE)), (D // 2, PAGE, 2)), (0, 2, 1)), (D, PAGE))
-    values = tl.reshape(tl.permute(tl.reshape(tl.load(v + tl.arange(0, D * PAGE)), (PAGE // 2, D, 2)), (0, 2, 1)), (PAGE, D))
+    keys = tl.reshape(
+        tl.permute(tl.reshape(tl.load(k + tl.arange(0, D * PAGE)), (D // 2, PAGE, 2)), (0, 2, 1)), (D, PAGE)
+    )
+    values = tl.reshape(
+        tl.permute(tl.reshape(tl.load(v + tl.arange(0, D * PAGE)), (PAGE // 2, D, 2)), (0, 2, 1)), (PAGE, D)
+    )
     p = tl.exp(tl.dot(queries, keys) * 0.1)
     tl.store(out + o_m[:, None] * D + o_d[None, :], tl.dot(p.to(tl.bfloat16), values))
 

@@ -1,9 +1,10 @@
-"""The bf16 micro-kernel itself, on every instruction set, against the scalar oracle: all shapes, denormals, infinities."""
+"""The bf16 micro-kernel itself, on every instruction set, against the scalar oracle: shapes, denormals, infinities."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ ISA_LEVELS = ["native", "avx512", "avx2", "baseline"]
 
 
 def supported(isa: str) -> bool:
-    flags = open("/proc/cpuinfo").read()
+    flags = Path("/proc/cpuinfo").read_text()
     needs = {"avx512": " avx512f", "avx2": " avx2"}.get(isa, "")
     return needs in flags
 
@@ -42,7 +43,9 @@ def native(isa: str) -> ctypes.CDLL:
     return library
 
 
-def run(library: ctypes.CDLL, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, transposed: bool = False) -> torch.Tensor:
+def run(
+    library: ctypes.CDLL, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, transposed: bool = False
+) -> torch.Tensor:
     (rows, depth), columns = a.shape, b.shape[1]
     pairs, padded = (depth + 1) // 2, -(-columns // 16) * 16
     left = torch.zeros(rows, 2 * pairs, dtype=torch.bfloat16)

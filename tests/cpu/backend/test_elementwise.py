@@ -35,7 +35,9 @@ def float_ops(x, y, z, out, n: tl.constexpr):
 
 def special_floats(dtype: torch.dtype) -> torch.Tensor:
     values = torch.randn(N, dtype=torch.float64) * 3
-    values[:12] = torch.tensor([0.0, -0.0, float("inf"), -float("inf"), float("nan"), 1.0, -1.0, 1e-3, 65504.0, 2.0, 0.5, 7.0])
+    values[:12] = torch.tensor(
+        [0.0, -0.0, float("inf"), -float("inf"), float("nan"), 1.0, -1.0, 1e-3, 65504.0, 2.0, 0.5, 7.0]
+    )
     return values[torch.randperm(N)].to(dtype)
 
 
@@ -90,8 +92,8 @@ def test_integers_wrap(dtype: torch.dtype) -> None:
         divisor[0] = 1  # MIN / -1 wraps to MIN; torch traps
         quotient = torch.div(a, divisor, rounding_mode="trunc")
         expected = [
-            x + y, x - y, x * y, quotient.numpy(), x - quotient.numpy() * y, x & y, x | y, x ^ y, x << shift, x >> shift,
-            np.maximum(x, y), np.minimum(x, y), np.where(x < y, -x, ~y), np.abs(x),
+            x + y, x - y, x * y, quotient.numpy(), x - quotient.numpy() * y, x & y, x | y, x ^ y,
+            x << shift, x >> shift, np.maximum(x, y), np.minimum(x, y), np.where(x < y, -x, ~y), np.abs(x),
         ]  # fmt: skip
     for k, value in enumerate(expected):
         assert np.array_equal(out[k].numpy(), value), f"row {k}"
@@ -240,7 +242,12 @@ def reference_philox(seed: int, count: int) -> np.ndarray:
     key = [np.uint64(seed), np.uint64(0)]
     for _ in range(10):
         first, second = np.uint64(0xD2511F53) * c[0], np.uint64(0xCD9E8D57) * c[2]
-        c = [(second >> np.uint64(32)) ^ c[1] ^ key[0], second & mask, (first >> np.uint64(32)) ^ c[3] ^ key[1], first & mask]
+        c = [
+            (second >> np.uint64(32)) ^ c[1] ^ key[0],
+            second & mask,
+            (first >> np.uint64(32)) ^ c[3] ^ key[1],
+            first & mask,
+        ]
         key = [(key[0] + np.uint64(0x9E3779B9)) & mask, (key[1] + np.uint64(0xBB67AE85)) & mask]
     return np.stack(c).astype(np.uint32)
 

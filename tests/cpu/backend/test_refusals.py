@@ -45,7 +45,7 @@ def eight_bit_float(x, y, B: tl.constexpr):
 
 def test_unknown_element_type_is_named() -> None:
     x = torch.zeros(16, dtype=torch.int8).view(torch.float8_e5m2)
-    with pytest.raises(Exception, match="fp8|f8"):
+    with pytest.raises(Exception, match=r"fp8|f8"):
         eight_bit_float[(1,)](x, torch.empty(16), B=16)
 
 
@@ -63,7 +63,7 @@ def test_too_much_local_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_unreadable_text() -> None:
-    with pytest.raises(MalformedIr, match="no tt.func"):
+    with pytest.raises(MalformedIr, match=r"no tt\.func"):
         parse_module("module {\n}")
     with pytest.raises(MalformedIr, match="cpu-malformed-ir"):
         parse_module("module {\n  tt.func public @f(%a: i32) {\n    scf.for something odd {\n    }\n  }\n}")
@@ -90,7 +90,9 @@ def test_every_rule_has_an_emitter_and_every_emitter_a_rule() -> None:
 
 
 def run(code: str, **env: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, "-c", code], env=os.environ | env, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | env, capture_output=True, text=True, check=False
+    )
 
 
 def test_missing_compiler_has_a_clear_message() -> None:

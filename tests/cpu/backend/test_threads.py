@@ -102,7 +102,9 @@ def test_thread_count_follows_environment_and_affinity() -> None:
 
     def count(**env: str) -> int:
         clean = {k: v for k, v in os.environ.items() if k not in ("OMP_NUM_THREADS", "STEPFORGE_CPU_THREADS")}
-        return int(subprocess.run([sys.executable, "-c", code], env=clean | env, capture_output=True, check=True).stdout)
+        return int(
+            subprocess.run([sys.executable, "-c", code], env=clean | env, capture_output=True, check=True).stdout
+        )
 
     available = len(os.sched_getaffinity(0))
     assert count() == available

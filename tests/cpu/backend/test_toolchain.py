@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-KERNEL = '''
+KERNEL = """
 import torch, triton, triton.language as tl
 
 @triton.jit
@@ -18,7 +18,7 @@ def double(x, y, B: tl.constexpr):
 x, y = torch.randn(64), torch.empty(64)
 double[(1,)](x, y, B=64)
 assert torch.equal(y, x * 2)
-'''
+"""
 
 
 def test_processes_compile_the_same_kernel_at_once(tmp_path: Path) -> None:

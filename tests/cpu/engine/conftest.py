@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -16,8 +18,9 @@ def few_threads():
 
 
 @pytest.fixture(scope="session")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("kernels") / "cache"
+def cache():
+    """Compiled kernels, kept between runs: what they depend on is part of their names."""
+    return Path(__file__).resolve().parents[3] / "build" / "test-kernels"
 
 
 @pytest.fixture(scope="session")

@@ -188,3 +188,15 @@ def test_pages_of_checkpoints_give_way_to_requests(package, weights, oracle):
             drain(engine, poison=True)
             assert (request.output, request.finish_reason) == oracle(ask)
         assert engine.stats().checkpoint_counts.evicted > 0
+
+
+def test_equal_requests_side_by_side_publish_once(package, weights, oracle):
+    ask = Ask(PROMPT, 30)
+    with Engine(with_interval(package, 8), weights, drafts=3) as engine:
+        requests = [ask.submit(engine) for _ in range(4)]
+        drain(engine)
+        assert all((request.output, request.finish_reason) == oracle(ask) for request in requests)
+        positions = sorted(checkpoint.position for checkpoint in engine.scheduler.checkpoints)
+        assert positions == retained(len(PROMPT), 8, 8, len(PROMPT) + 29)
+        free = engine.scheduler.checkpoints.free_rows()
+        assert len(free) == engine.package.plan.limits.checkpoint_slots - len(positions)

@@ -7,6 +7,7 @@ import contextlib
 import pytest
 
 from runtime import errors
+from runtime.cpu import get_num_threads, set_num_threads
 from runtime.engine import Engine
 from tests.cpu.engine.toys import Ask, agreeing_weights, drain, toy_spec
 
@@ -160,3 +161,22 @@ def test_what_does_not_fit_is_refused_with_both_numbers(package, weights, monkey
     monkeypatch.setattr(buffers, "HostBlock", lambda *_: pytest.fail("allocated"))
     with pytest.raises(errors.DoesNotFit, match=r"needs \d+\.\d MiB .* 0\.1 MiB are available"):
         Engine(package, weights)
+
+
+def test_the_memory_table_is_what_is_allocated(engine):
+    for role, size in engine.buffers.memory.items():
+        assert size == sum(engine.buffers[buffer.name].nbytes for buffer in engine.package.plan.role(role))
+    assert all(engine.buffers[name].data_ptr() % 64 == 0 for name in engine.package.plan.buffers)
+
+
+def test_threads_do_not_change_tokens(package, weights, oracle):
+    before, ask = get_num_threads(), Ask(PROMPT, 30, temperature=0.8, seed=1)
+    try:
+        for threads in (1, 2, 3):
+            with Engine(package, weights, drafts=3, threads=threads) as engine:
+                request = ask.submit(engine)
+                drain(engine)
+            assert get_num_threads() == threads
+            assert request.output == oracle(ask)[0]
+    finally:
+        set_num_threads(before)

@@ -83,7 +83,7 @@ def agreeing_weights(spec: ModelSpec, strength: float = 0.25) -> dict[str, Tenso
 def write_toy(folder: Path, cache: Path, spec: ModelSpec) -> Package:
     """Render a toy into `folder`, with its kernel cache in `cache`: packages whose kernels are equal share them."""
     write_package([lower(spec, "cpu")], folder, spec, "toy.yaml")
-    cache.mkdir(exist_ok=True)
+    cache.mkdir(parents=True, exist_ok=True)
     (folder / "cache").symlink_to(cache)
     return open_package(folder)
 
