@@ -134,15 +134,17 @@ def _resource_table(target: str, entries: list[Any]) -> Table:
 def verify(
     directory: Annotated[Path, typer.Argument(help="Package folder, e.g. build/tiny_hybrid", show_default=False)],
     weights: Annotated[Path | None, typer.Option(help="Weights file. [default: random ones, seeded]")] = None,
-    bisect: Annotated[bool, typer.Option("--bisect", help="Name the first buffer, layer and position that differ.")] = False,
+    bisect: Annotated[
+        bool, typer.Option("--bisect", help="Name the first buffer, layer and position that differ.")
+    ] = False,
     prompts: Annotated[int, typer.Option(min=1, help="Prompts to draw.")] = 8,
     new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate for each.")] = 24,
     as_json: AsJson = False,
 ) -> None:
     """Prove on this machine that the bits of a token depend only on its prefix, its seed and the build.
 
-    Every way of computing a token is compared with a cold run: chunks, graphs, drafts, batches, checkpoints. Exit code 1
-    if a check fails, 2 if the package or the weights cannot be used.
+    Every way of computing a token is compared with a cold run: chunks, graphs, drafts, batches, checkpoints. Exit
+    code 1 if a check fails, 2 if the package or the weights cannot be used.
     """
     with user_errors():
         from codegen.verify.command import run_command

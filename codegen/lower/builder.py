@@ -55,6 +55,11 @@ class Builder:
         """A row-indexed scratch buffer."""
         return self.buffer(name, (self.max_rows, width), dtype, Role.SCRATCH)
 
+    def checkpoint_part(self, part: CheckpointPart) -> None:
+        """Declare what a checkpoint holds of a live buffer."""
+        if part not in self.checkpoint_parts:
+            self.checkpoint_parts.append(part)
+
     def kernel(self, template: str, name: str, **constants: int | float | bool) -> str:
         """An instance of a template, named after it and what it is specialised for."""
         return self._kernel(template, name, (), constants)

@@ -66,8 +66,8 @@ def declare(b: Builder, prefix: str, mixer: Mamba2Spec) -> Names:
             f"{name}_checkpoint_state", (limits.checkpoint_slots, *state), "fp32", Role.CHECKPOINT
         ),
     )
-    b.checkpoint_parts.append(CheckpointPart("slot", names.state, names.checkpoint_state))
-    b.checkpoint_parts.append(CheckpointPart("window", names.conv_ring, names.checkpoint_conv, width))
+    b.checkpoint_part(CheckpointPart("slot", names.state, names.checkpoint_state))
+    b.checkpoint_part(CheckpointPart("window", names.conv_ring, names.checkpoint_conv, width))
     return names
 
 

@@ -34,7 +34,7 @@ def declare_protocol(b: Builder) -> None:
     b.buffer("logits", (slots * limits.max_rows, limits.vocab_size), "fp32", Role.SCRATCH)
     b.buffer("hidden_ring", (slots, limits.ring, d), "fp32", Role.RING)
     b.buffer("checkpoint_hidden", (limits.checkpoint_slots, d), "fp32", Role.CHECKPOINT)
-    b.checkpoint_parts.append(CheckpointPart("hidden", "hidden_ring", "checkpoint_hidden"))
+    b.checkpoint_part(CheckpointPart("hidden", "hidden_ring", "checkpoint_hidden"))
     vocab = limits.vocab_size
     b.buffer("embed", (vocab, d), "bf16", Role.WEIGHT, sources=(Source("embed.weight", (vocab, d), "bf16"),))
     head = "embed.weight" if b.spec.tie_embeddings else "lm_head.weight"

@@ -89,6 +89,9 @@ def _in_place(plan: Plan) -> Iterator[tuple[str, str]]:
 def _checkpoint_parts(plan: Plan) -> Iterator[tuple[str, str]]:
     recurrent = {b.name for b in plan.buffers if b.role is Role.STATE}
     covered = {part.live for part in plan.checkpoint_parts}
+    for part, count in Counter(plan.checkpoint_parts).items():
+        if count > 1:
+            yield part.live, f"is part of the checkpoint {count} times"
     for name in sorted(recurrent - covered):
         yield name, "a recurrent state is not part of the checkpoint"
 

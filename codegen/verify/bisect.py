@@ -1,7 +1,7 @@
 """Where two ways of computing the same thing part: the first launch, buffer, layer and position.
 
-Three searches. `graph_and_eager` runs every replay twice from one snapshot of all buffers. `content` lays what a slot has
-committed beside a cold run, position by position. `beside_reference` does so with the fp32 reference, within tolerance.
+Three searches. `GraphAndEager` runs every replay twice from one snapshot of all buffers. `Contents` lays what a slot
+has committed beside a cold run, position by position; `beside_reference` beside the fp32 reference, in tolerance.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Found(Exception):
 
 
 def locate(subject: Subject, name: str, suspect: Suspect) -> list[Finding]:
-    """What can be said about a wrong answer: the launch if a graph does not do what its launches do, else the buffer."""
+    """What a wrong answer comes from: a launch, if a graph does not do what its launches do, else a buffer."""
     found: list[Finding] = []
     if not suspect.mode.eager:
         found += _watch(subject, suspect, GraphAndEager(subject, name, suspect.mode))
@@ -65,7 +65,7 @@ def _run(session: Session, subject: Subject, suspect: Suspect) -> None:
 
 
 class GraphAndEager:
-    """From an identical snapshot, each graph and the launches it was recorded from: every buffer must end up the same."""
+    """From one snapshot, each graph and the launches it was recorded from: all buffers must end up the same."""
 
     def __init__(self, subject: Subject, name: str, mode: Mode) -> None:
         self.subject, self.name, self.mode = subject, name, mode
@@ -102,7 +102,7 @@ class GraphAndEager:
         return tap
 
     def _prefix(self, replay: Replay, before: Buffered, captured: Buffered, limit: int) -> tuple[Buffered, Buffered]:
-        """Buffers after the first `limit` launches: from a graph recorded at the state of its first use, and eagerly."""
+        """Buffers after the first `limit` launches: from a graph recorded as it was at first use, and eagerly."""
         restore(self.buffers, captured)
         with LaunchTap(self.package, limit=limit):
             graph = record(
@@ -138,7 +138,8 @@ class GraphAndEager:
         a, b = self._prefix(replay, before, captured, high)
         launch = launches[high - 1][0]
         buffer = next(name for name in [*launch.args.values(), *b] if name in b and not same_bits(a[name], b[name]))
-        stale = "".join(f"; its argument {name} was captured at another address" for name in self._moved(graph, high - 1))
+        moved = self._moved(graph, high - 1)
+        stale = "".join(f"; its argument {name} was captured at another address" for name in moved)
         text = f"{replay}: launch {high} of {len(launches)}, {launch.kernel}: {describe(b[buffer], a[buffer])}{stale}"
         return self._finding(replay, launch.layer, buffer, text)
 
@@ -280,4 +281,3 @@ def _prefix_of(subject: Subject, buffer: str) -> str:
     """The weights prefix of the layer that a live buffer belongs to: its buffers are named after it."""
     prefixes = [f"layers.{i}" for i in range(len(subject.spec.pattern))] + ["mtp.layer"]
     return next((p for p in prefixes if buffer.startswith(p.replace(".", "_") + "_")), "")
-

@@ -53,7 +53,7 @@ def prompt_lengths(limits: Limits, count: int) -> list[int]:
 
 def draw_cases(limits: Limits, count: int, new_tokens: int, seed: int) -> list[Case]:
     """`count` cases with random prompts. The second one continues the first prompt with other tokens: a fork of it."""
-    rng, cases = Random(seed), []
+    rng, cases = Random(seed), list[Case]()
     room = max(1, limits.max_context - new_tokens - 1)
     for i, length in enumerate(prompt_lengths(limits, count)):
         prompt = tuple(rng.randrange(limits.vocab_size) for _ in range(min(length, room)))

@@ -8,16 +8,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from codegen.verify.report import Check, Report
-from codegen.verify.run import Progress as Report_
+from codegen.verify.run import Progress as OnCheck
 from codegen.verify.run import verify_package
 
 FINDINGS_SHOWN = 3
+PLAIN_WIDTH = 140  # of output that goes to a file
+DETAIL_FROM = 120  # narrower terminals leave out the last column
 
 
 def run_command(
@@ -36,7 +39,7 @@ def run_command(
 
 
 @contextmanager
-def progress(quiet: bool) -> Iterator[Report_]:
+def progress(quiet: bool) -> Iterator[OnCheck]:
     """A bar on stderr, where that is a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     err = Console(stderr=True)
@@ -47,13 +50,15 @@ def progress(quiet: bool) -> Iterator[Report_]:
 
 def show(report: Report, bisected: bool, out: Console) -> None:
     """The table of checks, what differs, and one line that sums up."""
-    out.print(f"{report.package} on {report.target or 'no target'}, weights: {report.weights or 'not read'}", highlight=False)
-    out.print(_table(report.checks))
+    out = out if out.is_terminal else Console(width=PLAIN_WIDTH)
+    target, weights = report.target or "no target", report.weights or "not read"
+    out.print(f"{report.package} on {target}, weights: {weights}", highlight=False, soft_wrap=True)
+    out.print(_table(report.checks, details=out.width >= DETAIL_FROM))
     failed = [check for check in report.checks if not check.passed]
     for check in failed:
         out.print(f"{check.name}: {check.title}", style="red", markup=False)
         for finding in check.findings[:FINDINGS_SHOWN]:
-            out.print(f"  {finding}", markup=False, highlight=False)
+            out.print(f"  {finding}", markup=False, highlight=False, soft_wrap=True)
     tokens = sum(check.compared for check in report.checks if check.unit == "tokens")
     if not failed:
         out.print(f"verified: {len(report.checks)} checks, {tokens} tokens compared with == in {report.seconds:.1f} s")
@@ -62,15 +67,17 @@ def show(report: Report, bisected: bool, out: Console) -> None:
     out.print(f"failed: {len(failed)} of {len(report.checks)} checks in {report.seconds:.1f} s{hint}", style="red")
 
 
-def _table(checks: tuple[Check, ...]) -> Table:
-    table = Table()
-    table.add_column("check")
+def _table(checks: tuple[Check, ...], details: bool) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("check", no_wrap=True)
     table.add_column("")
-    table.add_column("compared", justify="right")
+    table.add_column("compared", justify="right", no_wrap=True)
     table.add_column("s", justify="right")
-    table.add_column("detail")
+    if details:
+        table.add_column("", no_wrap=True)
     for check in checks:
         result = "[green]ok[/green]" if check.passed else "[red]FAILED[/red]"
         compared = f"{check.compared:,} {check.unit}"
-        table.add_row(escape(check.title), result, compared, f"{check.seconds:.2f}", escape(check.detail))
+        row = (escape(check.title), result, compared, f"{check.seconds:.2f}", escape(check.detail))
+        table.add_row(*row[: 5 if details else 4])
     return table

@@ -117,7 +117,10 @@ def _window(ring_rows: Tensor, position: int, width: int, ring: int) -> Tensor:
 
 
 def kv_entries(cache: Tensor, kind: str, pages: Sequence[int], count: int, size: int) -> Tensor:
-    """Entries 0 .. count - 1, [count, kv_heads, D]. cache: k [pages, KV, D/2, page, 2] or v [pages, KV, page/2, D, 2]."""
+    """Entries 0 .. count - 1 as [count, kv_heads, D].
+
+    cache: [pages, kv_heads, D * size], in tiles [D/2, size, 2] if kind is "k", [size/2, D, 2] if it is "v".
+    """
     heads = cache.shape[1]
     tiles = cache[list(pages[: -(-count // size)])]
     if kind == "k":

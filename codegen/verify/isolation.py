@@ -51,11 +51,11 @@ def check_padding(subject: Subject, name: str) -> Outcome:
             results.append((bucket, after))
             restore(session.engine.buffers, before)
         findings += _across_buckets(session, results, slots, name)
-    return Outcome(compared, _in_order(session, findings), f"{len(decoding)} slots live", "slots and pages")
+    return Outcome(compared, _in_order(session, findings), f"{len(decoding)} slots live", "parts")
 
 
 def _seat(session: Session, subject: Subject) -> None:
-    """Bring a few requests to where they decode, one slot fewer than there are if there are several; poison the rest."""
+    """Bring a few requests to where they decode, leaving a slot free if there are several; poison what is free."""
     engine = session.engine
     slots = engine.scheduler.seats.slots
     count = min(SEATED, len(subject.cases), max(1, slots - 1))
@@ -113,7 +113,8 @@ def _changed(
         rows = torch.nonzero(item.mask)[:, 0]
         touched = [int(row) for row, x, y in zip(rows, a, b, strict=True) if not same_bits(x[None], y[None])]
         text = f"a step of slots {slots} in bucket {bucket} changed index {touched[0]}: {describe(a, b)}"
-        yield Finding(name, ("before", "after"), -1, layer_of(session.engine.package.plan, item.buffer), item.buffer, text)
+        layer = layer_of(session.engine.package.plan, item.buffer)
+        yield Finding(name, ("before", "after"), -1, layer, item.buffer, text)
 
 
 def _across_buckets(

@@ -116,7 +116,9 @@ def planned(plan: Plan, drafting: bool, replay: Replay) -> list[tuple[Launch, Va
     return found
 
 
-def mismatches(calls: list[Call], wanted: list[tuple[Launch, Values]], buffers: Buffers) -> Iterator[tuple[Launch, str]]:
+def mismatches(
+    calls: list[Call], wanted: list[tuple[Launch, Values]], buffers: Buffers
+) -> Iterator[tuple[Launch, str]]:
     """Launches that are not those of the plan: (launch, argument) and what is wrong with it."""
     for call, (launch, values) in zip(calls, wanted, strict=False):
         if call.kernel != launch.kernel:

@@ -20,8 +20,8 @@ class Mode:
     """How an engine is made and fed.
 
     drafts: K; schedule: K of successive iterations, in turn; drafting: whether the drafter runs, None: if it drafts.
-    together: feed waves of requests, one for each bucket; poison: overwrite all that is free. checkpoints: keep them, at
-    the interval of `grid`, whatever the package's own: the interval is the host's alone.
+    together: feed waves of requests, one for each bucket; poison: overwrite all that is free.
+    checkpoints: keep them, at the interval of `grid` whatever the package's own: the interval is the host's alone.
     """
 
     name: str

@@ -17,7 +17,7 @@ Run = Callable[[], None]
 
 @dataclass(frozen=True)
 class Replay:
-    """One replay. size: rows of a prefill, else the bucket; slots: those seated; positions: their committed_len before."""
+    """One replay. size: rows of a prefill, else the bucket; slots: those seated; positions: their committed_len."""
 
     phase: Phase
     size: int
@@ -45,7 +45,7 @@ class Step:
 
 
 class Probe:
-    """Attached to an engine for its life.
+    """Attached to an engine for its life. unwatched: the executor's own replay.
 
     before, after: called around each replay. around: may replace it; gets the replay, its graph and what would run it.
     """

@@ -65,10 +65,10 @@ def check_target(subject: Subject, name: str, references: dict[int, Plain]) -> O
             gap = score_gap(exact.logits[0, row], token, case.temperature, case.seed, row + 1)
             undecided += gap > 0
             if gap > 2 * limit:
-                text = f"{case}: token {token} is {gap:.3g} below the reference's in its logits, {2 * limit:.3g} is allowed"
+                text = f"{case}: token {token} is {gap:.3g} below the reference's choice, {2 * limit:.3g} is allowed"
                 findings.append(Finding(name, ("reference", COLD.name), row + 1, "head", "targets", text))
                 suspect = suspect or Suspect(COLD, i)
-    detail = f"largest error {100 * worst:.0f} % of what is allowed, {undecided} tokens within it differ"
+    detail = f"largest error {100 * worst:.0f} % of what is allowed, {undecided} tokens differ within it"
     return Outcome(compared, findings[:SHOWN], detail, "values", suspect)
 
 
@@ -93,7 +93,7 @@ class DraftLogits:
 
 
 def check_drafter(subject: Subject, name: str, references: dict[int, Plain]) -> Outcome:
-    """Each draft is the reference drafter's, given the drafts before it, or within tolerance of it; so are its logits."""
+    """Each draft is the reference drafter's, given the drafts before it, or in tolerance of it; so are its logits."""
     most = subject.package.plan.limits.max_drafts
     mode = with_drafts(most)
     session = subject.session(mode)
@@ -123,7 +123,7 @@ def check_drafter(subject: Subject, name: str, references: dict[int, Plain]) -> 
             suspect = suspect or Suspect(mode, i)
             text = f"{case}: drafts {list(chain.drafts)}, logits {far:.3g} from the reference, {limit:.3g} is allowed"
             findings.append(Finding(name, ("reference", mode.name), chain.position, "mtp head", "tokens", text))
-    detail = f"{same} of {compared} equal, the rest within tolerance, largest error {100 * worst:.0f} % of it"
+    detail = f"{same} of {compared} equal, others in tolerance; largest error {100 * worst:.0f} % of it"
     return Outcome(compared, findings[:SHOWN], "" if findings else detail, "drafts", suspect)
 
 

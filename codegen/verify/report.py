@@ -29,7 +29,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Check:
-    """One property. compared: tokens, or values where `unit` says so; findings: what differs, the best located first."""
+    """One property. compared: how many `unit` were; findings: what differs, the best located first."""
 
     name: str
     title: str

@@ -34,7 +34,7 @@ class Resumes:
 
 
 def resumes(subject: Subject) -> Resumes:
-    """Run every case on one engine: first, once more, and extended by the first half of its answer. Raises RunFailed."""
+    """Run every case on one engine: once, again, and extended by the first half of its answer. Raises RunFailed."""
     mode = Mode("resumed", drafts=typical_drafts(subject), drafting=True, checkpoints=True)
     session = subject.session(mode)
     result, origins = Resumes(mode), Origins(session)
@@ -162,20 +162,20 @@ def _resumed(
         yield i, Finding(name, ("cold", session.mode.name), start + at, "", "", detail)
 
 
-def check_checkpoints(subject: Subject, result: Resumes) -> Outcome:
+def check_checkpoints(result: Resumes) -> Outcome:
     """Every published checkpoint holds, in bits, what a cold engine holds after the same tokens."""
     found = [*result.contents, *result.retention]
     how = ", ".join(f"{count} by {origin}" for origin, count in sorted(result.origins.items()))
-    detail = f"{result.compared['checkpoints']} checkpoints compared; written: {how or 'none'}"
+    detail = f"{result.compared['checkpoints']} checkpoints, written {how or 'by none'}"
     return _outcome(result, found, result.compared["contents"], detail, "values")
 
 
-def check_again(subject: Subject, result: Resumes) -> Outcome:
+def check_again(result: Resumes) -> Outcome:
     """The same prompt again is restored at its end, recomputes nothing and answers the same."""
     return _outcome(result, result.again, result.compared["again"], "0 tokens recomputed", "tokens")
 
 
-def check_extended(subject: Subject, result: Resumes) -> Outcome:
+def check_extended(result: Resumes) -> Outcome:
     """An extension of a prompt recomputes only what is new, and answers the same."""
     return _outcome(result, result.extended, result.compared["extended"], "only the extension recomputed", "tokens")
 
@@ -183,4 +183,3 @@ def check_extended(subject: Subject, result: Resumes) -> Outcome:
 def _outcome(result: Resumes, found: Differences, compared: int, detail: str, unit: str) -> Outcome:
     suspect = Suspect(result.mode, found[0][0]) if found else None
     return Outcome(compared, [finding for _, finding in found], "" if found else detail, unit, suspect)
-

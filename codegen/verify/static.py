@@ -17,7 +17,6 @@ from codegen.verify.probe import Replay
 from codegen.verify.report import Finding
 from codegen.verify.subject import Subject
 from runtime.executor import Phase
-from runtime.package import open_package
 
 
 def check_files(directory: Path) -> Outcome:
@@ -80,10 +79,3 @@ def keys(subject: Subject) -> Iterator[Replay]:
     for bucket in limits.buckets:
         for drafts in sorted({0, min(1, limits.max_drafts), limits.max_drafts}):
             yield Replay(Phase.STEP, bucket, drafts, drafts, (0,), (0,))
-
-
-def open_checked(directory: Path, target: str | None) -> Subject:
-    """The package, unless it is damaged; with its spec, and neither weights nor cases yet. Raises RuntimeStateError."""
-    from codegen.verify.subject import read_spec
-
-    return Subject(open_package(directory, target), read_spec(directory), {}, [])

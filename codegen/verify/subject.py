@@ -22,9 +22,9 @@ from codegen.verify.probe import Replay
 from dsl import ModelSpec
 from dsl.reference.weights import random_weights
 from runtime.engine import Engine
-from runtime.errors import RuntimeStateError
 from runtime.executor import Phase
 from runtime.package import Package
+from runtime.tokenizer import ByteTokenizer
 from runtime.weights import check_weights, open_weights
 
 MOST_THREADS = 8
@@ -56,6 +56,11 @@ class Subject:
     def threads(self) -> int:
         """Threads of every mode that is not asked for one."""
         return max(1, min(MOST_THREADS, len(os.sched_getaffinity(0))))
+
+    @property
+    def drafting(self) -> bool:
+        """Whether there are drafts to be looked at."""
+        return self.package.plan.has_drafter and self.package.plan.limits.max_drafts > 0
 
     @property
     def parts(self) -> list[Part]:
@@ -113,7 +118,7 @@ class Subject:
         return {*range(step, end + case.new_tokens + 1, step), end, end + extension(case)}
 
     def run_cold(self, index: int, marks: set[int] | None) -> Cold:
-        """One case on a fresh engine, one token more than asked for. marks: positions to keep contents of, None: all."""
+        """One case, cold, one token more than asked for. marks: positions to keep contents of, None: all."""
         session = self._cold_session
         case, recorder = self.cases[index], ColdRecorder(self, session, marks)
         session.probe.after[:] = [recorder]
@@ -168,23 +173,19 @@ def read_spec(directory: Path) -> ModelSpec:
         data = json.loads((directory / SPEC).read_text())
         return ModelSpec.model_validate(data, strict=False)
     except (OSError, ValueError, ValidationError) as error:
-        raise CannotVerify(detail=f"{directory / SPEC} is not the spec of a package: {error}") from error
+        detail = f"{directory / SPEC} is not the spec of a package ({type(error).__name__}); build it again"
+        raise CannotVerify(detail=detail) from error
 
 
 def read_weights(package: Package, spec: ModelSpec, path: Path | None, seed: int) -> tuple[dict[str, Tensor], str]:
-    """The weights and what they are called. Raises CannotVerify."""
+    """The weights and what they are called. Raises RuntimeStateError."""
     if path is None:
         return random_weights(spec, seed), f"random, seed {seed}"
-    try:
-        check_weights(package.plan, open_weights(path))
-        return load_file(path), str(path)
-    except RuntimeStateError as error:
-        raise CannotVerify(detail=str(error)) from error
+    check_weights(package.plan, open_weights(path))
+    return load_file(path), str(path)
 
 
 def encode(package: Package, prompts: Sequence[str | bytes | Sequence[int]]) -> list[list[int]]:
     """Prompts as token ids, as the engine would read them."""
-    from runtime.tokenizer import ByteTokenizer
-
     tokenizer = ByteTokenizer(package.plan.specials)
     return [tokenizer.encode(p) if isinstance(p, (str, bytes)) else list(p) for p in prompts]

@@ -82,7 +82,7 @@ def check_cut(subject: Subject, name: str, mode: Mode) -> Outcome:
             compared += len(trace.tokens)
             if (trace.tokens, trace.finish_reason) != (tokens, reason):
                 suspect = suspect or Suspect(mode, i)
-                end = f"ended by {trace.finish_reason} after {len(trace.tokens)} tokens, not by {reason} after {len(tokens)}"
+                end = f"{len(trace.tokens)} tokens to the {trace.finish_reason}, not {len(tokens)} to the {reason}"
                 at_token = len(case.prompt) + _first(tokens, trace.tokens)
                 findings.append(Finding(name, ("cold", mode.name), at_token, "", "", f"{case}: {end}"))
     return Outcome(compared, findings, suspect=suspect)
@@ -100,7 +100,7 @@ def check_drafts(subject: Subject, name: str, mode: Mode, other: Mode) -> Outcom
             position, buffer, detail = difference
             text = f"{subject.cases[i]}: {detail}"
             findings.append(Finding(name, (other.name, mode.name), position, "", buffer, text))
-    return Outcome(compared, findings[:SHOWN], unit="drafts and counts", suspect=suspect)
+    return Outcome(compared, findings[:SHOWN], unit="drafts", suspect=suspect)
 
 
 def token_differences(
@@ -119,13 +119,16 @@ def step_difference(expected: tuple[Step, ...], found: tuple[Step, ...]) -> tupl
     """(position, buffer, what) of the first step that differs."""
     for a, b in zip(expected, found, strict=False):
         if (a.position, a.verified, a.accepted) != (b.position, b.verified, b.accepted):
-            detail = f"{b.accepted} of {b.verified} drafts at {b.position}, not {a.accepted} of {a.verified} at {a.position}"
-            return b.position, "num_accepted", detail
+            return b.position, "num_accepted", f"{_counts(b)}, not {_counts(a)}"
         if a.drafts != b.drafts:
             return b.position, "tokens", f"drafts {list(b.drafts)} instead of {list(a.drafts)}"
     if len(expected) != len(found):
         return found[-1].position if found else 0, "num_accepted", f"{len(found)} steps instead of {len(expected)}"
     return None
+
+
+def _counts(step: Step) -> str:
+    return f"{step.accepted} tokens accepted of {step.verified} drafts at {step.position}"
 
 
 def _first(a: tuple[int, ...], b: tuple[int, ...]) -> int:

@@ -74,6 +74,10 @@ BROKEN: dict[str, tuple[Callable[[Plan], Plan], str]] = {
         lambda p: with_launch(p, Launch("sample", ("bucket",), (("logits", "logits"), ("targets", "logits")))),
         "is passed 2 times",
     ),
+    "a checkpoint part twice": (
+        lambda p: replace(p, checkpoint_parts=(*p.checkpoint_parts, p.checkpoint_parts[0])),
+        "part of the checkpoint 2 times",
+    ),
     "a state that no checkpoint holds": (without_checkpoint_part, "not part of the checkpoint"),
 }
 

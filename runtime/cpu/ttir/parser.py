@@ -15,7 +15,8 @@ from .text import Locations, parse_type, parse_types, split_top, strip_locations
 
 _NAME = r"%[\w$.\-]+"
 _OPERAND = re.compile(r"%[\w$.\-]+(?:#\d+)?")
-_FUNC = re.compile(r"tt\.func (public |private )?@([\w.$\-]+)\((.*?)\)(?: -> (.*?))?(?: attributes \{.*\})? \{$")
+_SYMBOL = r'@("[^"]*"|[\w.$\-]+)'
+_FUNC = re.compile(rf"tt\.func (public |private )?{_SYMBOL}\((.*?)\)(?: -> (.*?))?(?: attributes \{{.*\}})? \{{$")
 _RESULTS = re.compile(rf"({_NAME}(?::\d+)?(?:, {_NAME}(?::\d+)?)*) = (.*)$")
 _OP_NAME = re.compile(r'"?([A-Za-z_][\w.]*)"?')
 _ATTR = re.compile(r"(\w+) = ([^,{}<>]+?)(?: : \w+)?(?=[,}>]|$)")
@@ -252,7 +253,7 @@ class _Parser:
         attrs: dict = {key: value.strip() for key, value in _ATTR.findall(body)}
         attrs.update({key: [int(x) for x in values.split(",")] for key, values in _ARRAY.findall(body)})
         attrs["words"] = _WORD.findall(re.sub(r'"[^"]*"', "", body.split("%")[0]))
-        callee = re.search(r"@([\w.$\-]+)", body)
+        callee = re.search(_SYMBOL, body)
         if callee:
             attrs["callee"] = callee.group(1)
         return attrs
