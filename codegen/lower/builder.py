@@ -45,10 +45,11 @@ class Builder:
 
     def panel(self, name: str, tensors: tuple[tuple[str, int], ...], k: int) -> str:
         """Matmul weights `[sum N, K]`, the named tensors stacked by rows, in panel layout."""
-        tile = self.target.matmul(k)
-        panels = -(-sum(n for _, n in tensors) // tile.block_n)
+        n = sum(rows for _, rows in tensors)
+        tile = self.target.matmul(n, k)
+        panels = -(-n // tile.block_n)
         shape = (panels, tile.k_padded // 2, tile.block_n, 2)
-        sources = tuple(Source(tensor, (n, k), "bf16") for tensor, n in tensors)
+        sources = tuple(Source(tensor, (rows, k), "bf16") for tensor, rows in tensors)
         return self.buffer(name, shape, "bf16", Role.WEIGHT, layout="panel", sources=sources)
 
     def scratch(self, name: str, width: int, dtype: str) -> str:

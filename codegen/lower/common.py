@@ -17,7 +17,7 @@ def matmul(
     b: Builder, x: str, w: str, y: str, n: int, k: int, residual: bool = False, rows: str = "rows", layer: str = ""
 ) -> Launch:
     """`y = x w^T`, or `y += x w^T` on the residual stream."""
-    tile = b.target.matmul(k)
+    tile = b.target.matmul(n, k)
     kernel = b.tiled_kernel(
         "matmul",
         f"matmul_{k}x{n}" + ("_residual" if residual else ""),
@@ -42,7 +42,7 @@ def gated_mlp(b: Builder, prefix: str, stream: str, hidden_size: int, layer: str
     up = b.panel(f"{name}_up_proj", ((f"{prefix}.feed_forward.up_proj.weight", hidden_size),), d)
     down = b.panel(f"{name}_down_proj", ((f"{prefix}.feed_forward.down_proj.weight", d),), hidden_size)
     gated = b.scratch(f"gated_{hidden_size}", hidden_size, "bf16")
-    tile = b.target.matmul(d)
+    tile = b.target.matmul(hidden_size, d)
     kernel = b.tiled_kernel(
         "gated_matmul",
         f"gated_matmul_{d}x{hidden_size}",

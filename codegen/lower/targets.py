@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from codegen.errors import UnknownTarget, UnsupportedOnTarget
 
+MIN_PANELS = 4  # fewer would leave threads without work
 TARGETS = ("cpu", "cuda:80", "cuda:90", "cuda:100")
 
 
@@ -28,17 +29,21 @@ class Target:
     """Tile choices of one target."""
 
     name: str
-    panel: int
+    panels: tuple[int, ...]
     block_ks: tuple[int, ...]
     row_tiles: tuple[int, ...]
     min_dot: int
     conv_block: int
     num_warps: int
 
-    def matmul(self, k: int) -> MatmulTile:
-        """The k-block that pads K least, the largest of those."""
+    def matmul(self, n: int, k: int) -> MatmulTile:
+        """The k-block that pads K least, the largest of those; the widest panel that pads N by at most an eighth.
+
+        A wide panel keeps more accumulators in flight, and the last resort is the narrowest: see docs/numerics.md.
+        """
         block_k = min(self.block_ks, key=lambda block: (-(-k // block) * block, -block))
-        return MatmulTile(self.panel, block_k, -(-k // block_k) * block_k)
+        fitting = [width for width in self.panels if -(-n // width) * width <= n + n // 8 and n >= MIN_PANELS * width]
+        return MatmulTile(max(fitting, default=min(self.panels)), block_k, -(-k // block_k) * block_k)
 
     def query_block(self, queries_per_kv: int) -> int:
         """Rows of the attention dot: the query heads that share a kv head, padded."""
@@ -55,7 +60,7 @@ def resolve_target(name: str) -> Target:
     if name == "cpu":
         return Target(
             name,
-            panel=32,
+            panels=(32, 64),
             block_ks=(512, 256, 128, 64, 32),
             row_tiles=(1, 2, 4, 8),
             min_dot=1,
@@ -63,5 +68,5 @@ def resolve_target(name: str) -> Target:
             num_warps=1,
         )
     if name in TARGETS:
-        return Target(name, panel=32, block_ks=(64, 32), row_tiles=(16,), min_dot=16, conv_block=128, num_warps=4)
+        return Target(name, panels=(32,), block_ks=(64, 32), row_tiles=(16,), min_dot=16, conv_block=128, num_warps=4)
     raise UnknownTarget(value=name, allowed=", ".join(TARGETS))

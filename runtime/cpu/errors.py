@@ -50,7 +50,7 @@ class CompilerMissing(CpuBackendError):
 
     code = "cpu-no-compiler"
     message = (
-        "C compiler {cc!r} not found: running Triton kernels on CPU needs gcc (11 or newer). "
+        "C compiler {cc!r} not found: running Triton kernels on CPU needs gcc 12 or newer. "
         "Install it or set STEPFORGE_CPU_CC"
     )
 

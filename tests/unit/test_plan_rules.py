@@ -125,10 +125,15 @@ def test_the_memory_table_is_the_sum_of_the_buffers(plan: Plan) -> None:
 @pytest.mark.parametrize("k", [1, 31, 256, 320, 448, 1000])
 def test_a_matmul_tile_covers_k_with_whole_blocks(k: int) -> None:
     for name in ("cpu", "cuda:90"):
-        tile = resolve_target(name).matmul(k)
+        tile = resolve_target(name).matmul(256, k)
         assert tile.k_padded >= k
         assert tile.k_padded % tile.block_k == 0
         assert tile.block_k & (tile.block_k - 1) == 0
+
+
+@pytest.mark.parametrize(("n", "width"), [(1160, 64), (256, 64), (258, 32), (128, 32), (7, 32)])
+def test_panels_are_wide_where_that_pads_little_and_leaves_enough_of_them(n: int, width: int) -> None:
+    assert resolve_target("cpu").matmul(n, 256).block_n == width
 
 
 def test_a_plain_step_moves_every_weight_of_the_target_once(plan: Plan) -> None:

@@ -18,8 +18,10 @@ def dot(e: Emitter, op: Op) -> None:
     left, right, _ = op.operands
     target = _accumulator(e, op)
     if left.type.elem == right.type.elem == "bf16" and op.result.type.elem == "f32" and len(left.type.dims) == 2:
+        e.include("dot_bf16.h")
         _dot_bf16(e, op, target)
     else:
+        e.include("dot.h")
         _dot_any(e, op, target)
 
 

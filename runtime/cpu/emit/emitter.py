@@ -39,6 +39,7 @@ class Emitter:
         self.place: dict[Value, Place] = self.placement.place
         self.names: dict[Value, str] = {}
         self.in_place_accumulators: dict[Op, Value] = {}
+        self.headers = ["kernel.h"]
         self.arena_bytes = 0
         self.lines: list[str] = []
         self._declarations: list[int] = [0]
@@ -52,6 +53,10 @@ class Emitter:
 
     def write(self, *lines: str) -> None:
         self.lines.extend(lines)
+
+    def include(self, header: str) -> None:
+        if header not in self.headers:
+            self.headers.append(header)
 
     def declare(self, line: str) -> None:
         """A declaration at the start of the innermost scope."""

@@ -41,7 +41,7 @@ def _translation_unit(function: Function, emitter: Emitter) -> str:
     return "\n".join(
         [
             f"/* {function.name} */",
-            '#include "kernel.h"',
+            *(f'#include "{header}"' for header in emitter.headers),
             *([_ARENA.format(bytes=arena)] if arena else []),
             f"static __attribute__((noinline)) void program({', '.join(parameters)}) {{",
             *(["char *const cp_arena = cp_get_arena();"] if arena else []),

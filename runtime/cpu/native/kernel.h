@@ -1,7 +1,6 @@
-/* Everything a generated kernel may use. */
+/* What every generated kernel may use; kernels with dots include dot.h or dot_bf16.h too (vector intrinsics are slow to
+ * parse). */
 #pragma once
-#include "dot.h"
-#include "dot_bf16.h"
 #include "scalar.h"
 #include "transcendental.h"
 

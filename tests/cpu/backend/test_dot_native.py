@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from runtime.cpu import pool, toolchain
 
 SOURCE = """
-#include "kernel.h"
+#include "dot_bf16.h"
 void run(int M, int N, int K, int lda, const uint16_t *A, const uint16_t *P, long ldp, float *C, int ldc) {
   cp_dot_panel(M, N, (K + 1) / 2, A, lda, P, ldp, C, ldc);
 }
