@@ -44,7 +44,7 @@ class Executor:
             Phase.STEP: lambda bucket, *drafts: package.step.step(buffers.b, bucket, drafting, *drafts),
             Phase.SAVE: lambda bucket, *_: package.step.save(buffers.b, bucket, 0),
         }
-        self._pads = array("i", [PAD_SLOT_ID] * max(self.limits.max_slots, len(self.views["row_slot"])))
+        self._pads = array("i", [PAD_SLOT_ID] * self.limits.max_slots)
         self._stale = True
 
     # Graphs
@@ -79,7 +79,7 @@ class Executor:
     def _fill(self, name: str, value: int, start: int = 0, count: int | None = None) -> None:
         view = self.views[name]
         count = len(view) - start if count is None else count
-        view[start : start + count] = self._pads[:count] if value == PAD_SLOT_ID else array("i", [value]) * count
+        view[start : start + count] = array("i", [value]) * count
 
     def replay(self, graph: Graph) -> None:
         """Run a graph over what was written: upload, replay, and fetch what the kernels own."""

@@ -142,7 +142,12 @@ class Fuzz:
         free = [
             slot for slot in range(self.limits.max_slots) if slot not in {seat.slot for seat in scheduler.seats.all()}
         ]
-        index = {"state": free, "ring": free, "kv": scheduler.pages.free_pages(), "checkpoint": scheduler.checkpoints.free_rows()}
+        index = {
+            "state": free,
+            "ring": free,
+            "kv": scheduler.pages.free_pages(),
+            "checkpoint": scheduler.checkpoints.free_rows(),
+        }
         engine.buffers.poison(engine.buffers.poisonable(), index)
 
     def _compare(self, question: Question, request: Request) -> None:

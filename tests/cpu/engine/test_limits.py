@@ -9,7 +9,7 @@ import pytest
 from runtime import errors
 from runtime.cpu import get_num_threads, set_num_threads
 from runtime.engine import Engine
-from tests.cpu.engine.toys import Ask, agreeing_weights, drain, toy_spec
+from tests.cpu.engine.toys import Ask, Oracle, agreeing_weights, drain, toy_spec, write_toy
 
 PROMPT = tuple(b"pack my box with five dozen")
 
@@ -180,3 +180,14 @@ def test_threads_do_not_change_tokens(package, weights, oracle):
             assert request.output == oracle(ask)[0]
     finally:
         set_num_threads(before)
+
+
+def test_the_smallest_engine_runs(tmp_path, cache):
+    """One slot, chunks of one token, no drafter: every buffer at its smallest."""
+    spec = toy_spec(mtp=False, max_slots=1, prefill_chunk=1, checkpoint_slots=2)
+    package, weights = write_toy(tmp_path / "package", cache, spec), agreeing_weights(spec)
+    ask = Ask(PROMPT, 12, temperature=0.8, seed=4, stop_tokens=(3,))
+    with Engine(package, weights) as engine:
+        request = ask.submit(engine)
+        drain(engine)
+    assert (request.output, request.finish_reason) == Oracle(package, weights)(ask)

@@ -1,4 +1,4 @@
-"""Six faults, planted in a built package or in the runtime, and what verify must say of each."""
+"""Faults, planted in a built package or in the runtime, and what verify must say of each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -102,11 +101,21 @@ def emission_a_token_late(package: Path, _: pytest.MonkeyPatch) -> None:
 
 def graph_key_without_drafts(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step graph is looked up by its bucket alone."""
+    _shorten_key(monkeypatch, 2)
+
+
+def graph_key_without_next_drafts(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step graph is looked up by its bucket and the drafts that it verifies, not by those that it makes."""
+    _shorten_key(monkeypatch, 3)
+
+
+def _shorten_key(monkeypatch: pytest.MonkeyPatch, fields: int) -> None:
     graph = Executor.graph
 
     def lookup(self: Executor, phase: Phase, size: int, *drafts: int, **options: int) -> object:
-        known = next((made for key, made in self.graphs.items() if key[:2] == (phase, size)), None)
-        return known or partial(graph, self)(phase, size, *drafts, **options)
+        wanted = (phase, size, *drafts)[:fields]
+        known = next((made for key, made in self.graphs.items() if key[:fields] == wanted), None)
+        return known or graph(self, phase, size, *drafts, **options)
 
     monkeypatch.setattr(Executor, "graph", lookup)
 
@@ -117,5 +126,6 @@ MUTANTS = (
     Mutant("mtp-pairing", hidden_of_the_row_before, "reference-drafts", "mtp drafter", "mtp_layer_k_cache"),
     Mutant("conv-not-rolled-back", conv_ring_by_cursor, "drafts-3", "layers.0 mamba", "layers_0_conv_ring"),
     Mutant("late-emission", emission_a_token_late, "checkpoints", "layers.0 mamba", "layers_0_checkpoint_state"),
-    Mutant("key-without-drafts", graph_key_without_drafts, "same-drafts-changing", "rows", "row_count"),
+    Mutant("key-without-drafts", graph_key_without_drafts, "drafts-changing", "accept", "tokens"),
+    Mutant("key-without-next-drafts", graph_key_without_next_drafts, "same-drafts-changing", "accept", "tokens"),
 )

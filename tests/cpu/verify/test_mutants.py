@@ -1,0 +1,31 @@
+"""Each planted fault fails the property that it breaks, and bisecting names the buffer that is wrong first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from codegen.verify import verify_package
+from tests.cpu.verify.mutants import MUTANTS, Mutant, copy_package
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_mutant_fails_and_is_located(
+    mutant: Mutant, toy_package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = copy_package(toy_package, tmp_path / "mutant")
+    mutant.plant(package, monkeypatch)
+    report = verify_package(package, prompts=6, new_tokens=16, bisect=True)
+    failed = [check.name for check in report.checks if not check.passed]
+    assert mutant.check in failed
+    first = report.check(mutant.check).findings[0]
+    assert (first.layer, first.buffer) == (mutant.layer, mutant.buffer), f"{failed}: {first}"
+
+
+def test_stale_argument_is_named(toy_package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = copy_package(toy_package, tmp_path / "mutant")
+    MUTANTS[0].plant(package, monkeypatch)
+    report = verify_package(package, prompts=2, new_tokens=6, bisect=True)
+    assert report.check("launches").findings[0].buffer == "temperature"
+    assert "its argument temperature was captured at another address" in report.check("replay").findings[0].detail
