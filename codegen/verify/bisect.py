@@ -19,6 +19,7 @@ from codegen.verify.outcome import Suspect
 from codegen.verify.plain import Plain
 from codegen.verify.probe import Replay
 from codegen.verify.report import Finding
+from codegen.verify.states import extended
 from codegen.verify.subject import COLD, Subject
 from codegen.verify.tolerance import allowed
 from runtime.executor import Phase
@@ -38,6 +39,8 @@ class Found(Exception):
 def locate(subject: Subject, name: str, suspect: Suspect) -> list[Finding]:
     """What a wrong answer comes from: a launch, if a graph does not do what its launches do, else a buffer."""
     found: list[Finding] = []
+    if suspect.mode == COLD:
+        return found
     if not suspect.mode.eager:
         found += _watch(subject, suspect, GraphAndEager(subject, name, suspect.mode))
     if not found:
@@ -50,18 +53,19 @@ def _watch(subject: Subject, suspect: Suspect, search: GraphAndEager | Contents)
     session = subject.session(suspect.mode)
     search.attach(session)
     try:
-        session.answer(subject.cases) if suspect.mode.together else _run(session, subject, suspect)
+        session.answer(subject.cases) if suspect.mode.together else _run(session, subject, suspect, search.name)
     except RunFailed as failure:
         if isinstance(failure.error, Found):
             return [failure.error.finding]
     return []
 
 
-def _run(session: Session, subject: Subject, suspect: Suspect) -> None:
-    """All cases up to the suspect: what came before may be why it failed."""
-    for i in range(suspect.case + 1):
-        for _ in range(1 + suspect.mode.checkpoints):
-            session.ask(subject.cases[i], i)
+def _run(session: Session, subject: Subject, suspect: Suspect, name: str) -> None:
+    """All cases up to the suspect, which may be why it failed. Of one that was resumed, also what it resumed from."""
+    asked = 1 + ("resumed", "extended").index(name) if name in ("resumed", "extended") else 0
+    for i, case in enumerate(subject.cases[: suspect.case + 1]):
+        for again in [case, case, extended(case, subject.cold[i].trace)][: 1 + asked]:
+            session.ask(again, i)
 
 
 class GraphAndEager:

@@ -12,6 +12,7 @@ from runtime.request import Request
 
 TEMPERATURES = (0.0, 0.8, 8.0)  # at 8 the noise decides, which draft and target share: drafts are accepted
 FORK_TOKENS = 3
+SHORT_CONTEXT = 256  # up to here the last prompt fills the context
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,8 @@ def draw_cases(limits: Limits, count: int, new_tokens: int, seed: int) -> list[C
     rng, cases = Random(seed), list[Case]()
     room = max(1, limits.max_context - new_tokens - 1)
     for i, length in enumerate(prompt_lengths(limits, count)):
-        prompt = tuple(rng.randrange(limits.vocab_size) for _ in range(min(length, room)))
+        full = i == count - 1 and limits.max_context <= SHORT_CONTEXT
+        prompt = tuple(rng.randrange(limits.vocab_size) for _ in range(room if full else min(length, room)))
         if i == 1 and len(cases[0].prompt) + FORK_TOKENS <= room:
             prompt = cases[0].prompt + tuple(rng.randrange(limits.vocab_size) for _ in range(FORK_TOKENS))
         cases.append(_case(limits, prompt, new_tokens, i, rng))
@@ -71,4 +73,4 @@ def given_cases(limits: Limits, prompts: Sequence[Sequence[int]], new_tokens: in
 
 def _case(limits: Limits, prompt: tuple[int, ...], new_tokens: int, index: int, rng: Random) -> Case:
     new_tokens = max(1, min(new_tokens, limits.max_context - len(prompt) - 1))
-    return Case(prompt, new_tokens, TEMPERATURES[index % len(TEMPERATURES)], rng.getrandbits(63))
+    return Case(prompt, new_tokens, TEMPERATURES[index % len(TEMPERATURES)], rng.randrange(-(1 << 63), 1 << 63))

@@ -63,8 +63,8 @@ def _tokens(subject: Subject, name: str, title: str, mode: Mode) -> Property:
     return Property(name, title, lambda: check_tokens(subject, name, mode))
 
 
-def _drafts(subject: Subject, name: str, title: str, mode: Mode, other: Mode) -> Property:
-    return Property(name, title, lambda: check_drafts(subject, name, mode, other))
+def _drafts(subject: Subject, name: str, title: str, mode: Mode) -> Property:
+    return Property(name, title, lambda: check_drafts(subject, name, mode))
 
 
 def _same_tokens(subject: Subject) -> Iterator[Property]:
@@ -84,11 +84,12 @@ def _same_tokens(subject: Subject) -> Iterator[Property]:
 
 def _same_drafts(subject: Subject) -> Iterator[Property]:
     most, typical = subject.package.plan.limits.max_drafts, typical_drafts(subject)
-    alone, eager = with_drafts(typical), with_drafts(typical, eager=True)
-    yield _drafts(subject, "same-drafts-replay", "drafts: graph == eager", alone, eager)
-    varied = changing(most), changing(most, eager=True)
-    yield _drafts(subject, "same-drafts-changing", "drafts: graph == eager, K changing", *varied)
-    yield _drafts(subject, "same-drafts-batched", "drafts: alone == batched", batched(typical), alone)
+    for name, title, mode in (
+        ("same-drafts-replay", "drafts, accepted: graph == eager", with_drafts(most)),
+        ("same-drafts-changing", "drafts, accepted: K changing == alike", changing(most)),
+        ("same-drafts-batched", "drafts, accepted: batched == alone", batched(typical)),
+    ):
+        yield _drafts(subject, name, title, mode)
 
 
 def _states(subject: Subject) -> Iterator[Property]:
@@ -102,12 +103,11 @@ def _states(subject: Subject) -> Iterator[Property]:
 
 
 def _isolation(subject: Subject) -> Iterator[Property]:
-    typical = typical_drafts(subject)
-    wiped, alone = batched(typical, poison=True), with_drafts(typical)
+    poisoned = batched(typical_drafts(subject), poison=True)
 
     def poison() -> Outcome:
-        outcome = check_tokens(subject, "poison", wiped)
-        return outcome if outcome.findings or not subject.drafting else check_drafts(subject, "poison", wiped, alone)
+        outcome = check_tokens(subject, "poison", poisoned)
+        return outcome if outcome.findings or not subject.drafting else check_drafts(subject, "poison", poisoned)
 
     yield Property("poison", "poison in what is free changes nothing", poison)
     yield Property("padding", "other slots and padding untouched", lambda: check_padding(subject, "padding"))

@@ -39,8 +39,8 @@ def check_padding(subject: Subject, name: str) -> Outcome:
     _seat(session, subject)
     findings: list[Finding] = []
     compared = 0
-    decoding = [seat.slot for seat in session.engine.scheduler.seats.decoding]
-    for slots in ([decoding[-1]], []) if decoding else ([],):
+    roomy = _roomy(session)
+    for slots in ([roomy[-1]], []) if roomy else ([],):
         results: list[tuple[int, dict[str, Tensor]]] = []
         for bucket in subject.package.plan.limits.buckets:
             before = snapshot(session.engine.buffers)
@@ -51,7 +51,9 @@ def check_padding(subject: Subject, name: str) -> Outcome:
             results.append((bucket, after))
             restore(session.engine.buffers, before)
         findings += _across_buckets(session, results, slots, name)
-    return Outcome(compared, _in_order(session, findings), f"{len(decoding)} slots live", "parts")
+    return Outcome(
+        compared, _in_order(session, findings), f"{session.engine.scheduler.seats.active} slots live", "parts"
+    )
 
 
 def _seat(session: Session, subject: Subject) -> None:
@@ -59,15 +61,22 @@ def _seat(session: Session, subject: Subject) -> None:
     engine = session.engine
     slots = engine.scheduler.seats.slots
     count = min(SEATED, len(subject.cases), max(1, slots - 1))
-    requests = [case.longer(16).submit(engine) for case in sorted(subject.cases, key=lambda c: len(c.prompt))[:count]]
+    requests = [case.longer(48).submit(engine) for case in sorted(subject.cases, key=lambda c: len(c.prompt))[:count]]
     for _ in range(64):
-        if all(request.output for request in requests) or any(request.finished for request in requests):
-            break
         engine.step()
+        if all(request.output for request in requests) and _roomy(session):
+            break
     free = [slot for slot in range(slots) if slot in engine.scheduler.seats.free]
     if free:
         names = [buffer.name for buffer in engine.buffers.plan.role("state", "ring")]
         engine.buffers.poison(names, {"state": free, "ring": free})
+
+
+def _roomy(session: Session) -> list[int]:
+    """Decoding slots that have pages for one more step: the host makes sure of that before every replay."""
+    scheduler = session.engine.scheduler
+    rows = scheduler.drafted + max(1, scheduler.drafts)
+    return [seat.slot for seat in scheduler.seats.decoding if seat.committed_len + rows <= seat.room]
 
 
 def _step(session: Session, slots: list[int], bucket: int) -> dict[str, Tensor]:

@@ -22,11 +22,12 @@ class Mode:
     drafts: K; schedule: K of successive iterations, in turn; drafting: whether the drafter runs, None: if it drafts.
     together: feed waves of requests, one for each bucket; poison: overwrite all that is free.
     checkpoints: keep them, at the interval of `grid` whatever the package's own: the interval is the host's alone.
+    unverified: draft, but verify nothing, so that drafts are made at every position.
     """
 
     name: str
-    eager: bool = False
     drafts: int = 0
+    eager: bool = False
     schedule: tuple[int, ...] = ()
     drafting: bool | None = None
     prefill_chunk: int | None = None
@@ -34,6 +35,7 @@ class Mode:
     together: bool = False
     poison: bool = False
     checkpoints: bool = False
+    unverified: bool = False
 
 
 class RunFailed(Exception):
@@ -70,6 +72,8 @@ class Session:
         self.mode, self.engine, self.probe = mode, engine, Probe(engine)
         self.case_of: dict[int, int] = {}
         self.buckets: set[int] = set()
+        if mode.unverified:
+            self.probe.after.append(self._verify_nothing)
 
     def answer(self, cases: Sequence[Case]) -> Answers:
         """Run all cases: one after the other, or in waves. Raises RunFailed."""
@@ -86,6 +90,8 @@ class Session:
                     break
                 if self.mode.schedule:
                     self.engine.set_drafts(self.mode.schedule[number % len(self.mode.schedule)])
+                if self.mode.unverified:
+                    self._verify_nothing()
                 self.engine.step()
         except Exception as error:
             raise RunFailed(self.mode, index, error) from error
@@ -96,6 +102,10 @@ class Session:
         steps = tuple(self.probe.steps[request.id])
         recomputed = request.recomputed_tokens
         return Trace(tuple(request.output), request.finish_reason, steps, request.restored_position, recomputed)
+
+    def _verify_nothing(self, *_: object) -> None:
+        """The next step verifies no drafts: fewer than there are is always allowed."""
+        self.engine.scheduler.drafted = 0
 
     def _submit(self, case: Case, index: int) -> Request:
         request = case.submit(self.engine)

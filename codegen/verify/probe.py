@@ -43,6 +43,11 @@ class Step:
     accepted: int
     drafts: tuple[int, ...]
 
+    @property
+    def after(self) -> int:
+        """committed_len after it, which the drafts follow: a begin commits nothing."""
+        return self.position + (self.accepted if self.verified >= 0 else 0)
+
 
 class Probe:
     """Attached to an engine for its life. unwatched: the executor's own replay.

@@ -13,7 +13,7 @@ from codegen.verify.outcome import Outcome, Suspect
 from codegen.verify.probe import Replay
 from codegen.verify.report import Finding
 from codegen.verify.subject import Subject, extension
-from codegen.verify.tokens import typical_drafts
+from codegen.verify.tokens import draft_difference, typical_drafts
 from runtime.checkpoints import Checkpoint, Key
 from runtime.retention import prefix_digests, retained
 
@@ -48,8 +48,10 @@ def resumes(subject: Subject) -> Resumes:
         published = {c.key: c for c in session.engine.scheduler.checkpoints if c.key not in before}
         result.retention += _retention(subject, session, i, published, first.restored)
         again = session.ask(case, i)
-        result.again += _resumed(case, i, cold, again, session, len(case.prompt), "again")
-        longer = _extended(case, cold)
+        result.again += _resumed(case, i, cold, again, session, len(case.prompt), "resumed")
+        if subject.drafting and (found := draft_difference(subject, "resumed", mode, i, again)) is not None:
+            result.again.append((i, found))
+        longer = extended(case, cold)
         expected = _longest(session, longer)
         more = session.ask(longer, i)
         tail = replace(cold, tokens=cold.tokens[extension(case) :])
@@ -134,7 +136,7 @@ def _forget(session: Session) -> None:
         store.counts.evicted -= 1
 
 
-def _extended(case: Case, cold: Trace) -> Case:
+def extended(case: Case, cold: Trace) -> Case:
     """The case with the first half of its answer as part of the prompt."""
     count = extension(case)
     return replace(case, prompt=case.prompt + cold.tokens[:count], new_tokens=max(1, case.new_tokens - count))

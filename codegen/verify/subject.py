@@ -112,6 +112,13 @@ class Subject:
         """Cold runs of all cases, with the contents wherever a checkpoint may be."""
         return [self.run_cold(i, self.marks(case)) for i, case in enumerate(self.cases)]
 
+    @cached_property
+    def drafts(self) -> list[dict[int, tuple[int, ...]]]:
+        """Per case, by length of the prefix they follow, as many drafts as the package makes: eagerly, alone."""
+        session = self.session(Mode("drafting", self.package.plan.limits.max_drafts, eager=True, unverified=True))
+        traces = [session.ask(case.longer(1), i) for i, case in enumerate(self.cases)]
+        return [{step.after: step.drafts for step in trace.steps} for trace in traces]
+
     def marks(self, case: Case) -> set[int]:
         """Positions where a checkpoint of the case, or of its extension, may be: on the grid, and where prompts end."""
         step, end = grid(self.package.plan.limits), len(case.prompt)

@@ -18,15 +18,14 @@ REPLAY = Mode("graph replay")
 SHOWN = 4
 
 
-def with_drafts(drafts: int, eager: bool = False) -> Mode:
+def with_drafts(drafts: int) -> Mode:
     """K drafts in every step."""
-    return Mode(f"K = {drafts}" + (", eager" if eager else ""), drafts=drafts, eager=eager, drafting=True)
+    return Mode(f"K = {drafts}", drafts, drafting=True)
 
 
-def changing(most: int, eager: bool = False) -> Mode:
+def changing(most: int) -> Mode:
     """K changed before every step."""
-    schedule = tuple(min(drafts, most) for drafts in (1, 3, 0, 2, 7, 1))
-    return Mode("K changing" + (", eager" if eager else ""), schedule=schedule, drafting=True, eager=eager)
+    return Mode("K changing", schedule=tuple(min(drafts, most) for drafts in (1, 3, 0, 2, 7, 1)), drafting=True)
 
 
 def batched(drafts: int, poison: bool = False) -> Mode:
@@ -88,19 +87,39 @@ def check_cut(subject: Subject, name: str, mode: Mode) -> Outcome:
     return Outcome(compared, findings, suspect=suspect)
 
 
-def check_drafts(subject: Subject, name: str, mode: Mode, other: Mode) -> Outcome:
-    """Drafts, and how many were accepted, are the same in two modes, step by step."""
-    expected = {i: trace.steps for i, trace in subject.answers(other)}
+def check_drafts(subject: Subject, name: str, mode: Mode) -> Outcome:
+    """Drafts depend only on the prefix they follow; how many are accepted, on them and the answer."""
     compared, findings, suspect = 0, [], None
     for i, trace in subject.answers(mode):
         compared += sum(len(step.drafts) + 1 for step in trace.steps)
-        difference = step_difference(expected[i], trace.steps)
-        if difference is not None:
+        found = draft_difference(subject, name, mode, i, trace)
+        if found is not None:
             suspect = suspect or Suspect(mode, i)
-            position, buffer, detail = difference
-            text = f"{subject.cases[i]}: {detail}"
-            findings.append(Finding(name, (other.name, mode.name), position, "", buffer, text))
+            findings.append(found)
     return Outcome(compared, findings[:SHOWN], unit="drafts", suspect=suspect)
+
+
+def draft_difference(subject: Subject, name: str, mode: Mode, i: int, trace: Trace) -> Finding | None:
+    """The first step of a trace that drafts or accepts what it should not."""
+    drafts, case = subject.drafts[i], subject.cases[i]
+    for step in trace.steps:
+        expected = drafts.get(step.after, step.drafts)[: len(step.drafts)]
+        wanted = _accepted(subject, i, step)
+        at, buffer, detail = step.position, "num_accepted", f"{step.accepted} tokens accepted instead of {wanted}"
+        if step.accepted == wanted and step.drafts != expected:
+            at, buffer, detail = step.after, "tokens", f"drafts {list(step.drafts)} instead of {list(expected)}"
+        if step.accepted != wanted or step.drafts != expected:
+            return Finding(name, ("drafting", mode.name), at, "", buffer, f"{case}: {detail}")
+    return None
+
+
+def _accepted(subject: Subject, i: int, step: Step) -> int:
+    """How many tokens a step has to accept: the drafts that the answer begins with, and one; no more than are asked."""
+    case, answer = subject.cases[i], subject.cold[i].trace.tokens
+    made = subject.drafts[i].get(step.position, ())[: max(0, step.verified)]
+    follows = answer[step.position + 1 - len(case.prompt) :]
+    equal = _first(made, follows[: len(made)])
+    return 1 if step.verified < 0 else min(equal + 1, len(follows))
 
 
 def token_differences(
@@ -113,22 +132,6 @@ def token_differences(
             at = _first(wanted, trace.tokens)
             detail = f"{cases[i]}: token {_at(trace.tokens, at)} instead of {_at(wanted, at)}"
             yield i, Finding(name, ("cold", mode), len(cases[i].prompt) + at, "", "", detail)
-
-
-def step_difference(expected: tuple[Step, ...], found: tuple[Step, ...]) -> tuple[int, str, str] | None:
-    """(position, buffer, what) of the first step that differs."""
-    for a, b in zip(expected, found, strict=False):
-        if (a.position, a.verified, a.accepted) != (b.position, b.verified, b.accepted):
-            return b.position, "num_accepted", f"{_counts(b)}, not {_counts(a)}"
-        if a.drafts != b.drafts:
-            return b.position, "tokens", f"drafts {list(b.drafts)} instead of {list(a.drafts)}"
-    if len(expected) != len(found):
-        return found[-1].position if found else 0, "num_accepted", f"{len(found)} steps instead of {len(expected)}"
-    return None
-
-
-def _counts(step: Step) -> str:
-    return f"{step.accepted} tokens accepted of {step.verified} drafts at {step.position}"
 
 
 def _first(a: tuple[int, ...], b: tuple[int, ...]) -> int:

@@ -19,7 +19,7 @@ NATIVE = PACKAGE / "native"
 #: (-fno-loop-unroll-and-jam), so reduction accumulators stay in registers.
 KERNEL_FLAGS = (
     "-O3", "-std=gnu11", "-fPIC", "-shared", "-w", "-mprefer-vector-width=512", "-ffp-contract=off", "-fno-math-errno",
-    "-fno-trapping-math", "-fno-strict-aliasing", "-fno-loop-unroll-and-jam",
+    "-fno-trapping-math", "-fno-strict-aliasing", "-fno-loop-unroll-and-jam", "-fno-tree-loop-distribute-patterns",
 )  # fmt: skip
 LIBRARY_FLAGS = ("-O2", "-std=gnu11", "-fPIC", "-shared", "-pthread")
 

@@ -63,7 +63,7 @@ def subjects(count: int, first_seed: int, folder: Path) -> Iterator[Subject]:
 
 
 def lively_weights(spec: ModelSpec, weights_seed: int) -> dict[str, Tensor]:
-    """Random weights whose answers consist of a few tokens, and whose drafter often, not always, agrees with the target.
+    """Random weights whose answers consist of a few tokens, and whose drafter often agrees with the target, not always.
 
     The head's rows of LIVELY_TOKENS tokens are +v, -v, +w, -w for random v, w; all others are faint. The layers are
     quiet, so that both target and drafter mostly answer to the last token's embedding, which the module passes through.

@@ -59,6 +59,8 @@ class Placement:
         self.place = self._initial_places(ops)
         self.updates = find_updates(function, self._is_elementwise)
         self.stored: set[Value] = set()
+        #: Updates that the one reduction reading them performs in its own loop nest.
+        self.fused_updates: dict[Value, Op] = {}
         self._roots: dict[Value, frozenset[Op]] = {}
         self._costs: dict[Value, tuple[int, int]] = {}
         for op in reversed(ops):
@@ -94,7 +96,11 @@ class Placement:
         groups = [roots for user, k in value.uses if (roots := self._roots_of_use(user, k)) is not None]
         self._roots[value] = frozenset().union(*groups)
         if value in self.updates and self._worth_updating(value):
-            self.stored.add(value)
+            reduction = self._only_reduction(value)
+            if reduction is not None:
+                self.fused_updates[value] = reduction
+            else:
+                self.stored.add(value)
             return
         cost = self._cost(value)
         if cost == 0 or self._is_panel_view(value):
@@ -109,6 +115,23 @@ class Placement:
         if len(users) == 1 and users[0].name == "tt.dot":
             return accumulates_in_place(users[0], self.updates) is not None
         return len(self._roots[value]) > 1
+
+    def _only_reduction(self, value: Value) -> Op | None:
+        """The reduction, if it and the yield are all that reads an update, and it reads every element once."""
+        reductions = [root for root in self._roots[value] if root.name == "tt.reduce" and root.block is value.op.block]
+        others = self._roots[value].difference(reductions)
+        if len(reductions) != 1 or any(root.name != "scf.yield" for root in others):
+            return None
+        return reductions[0] if self._read_elementwise(value, reductions[0]) else None
+
+    def _read_elementwise(self, value: Value, root: Op) -> bool:
+        """Do all uses of `value` other than a yield lead to `root` through elementwise operations?"""
+        for user, _ in value.uses:
+            if user is root or user.name == "scf.yield":
+                continue
+            if not self._is_elementwise(user) or not self._read_elementwise(user.result, root):
+                return False
+        return True
 
     def _roots_of_use(self, user: Op, k: int) -> frozenset[Op] | None:
         """Root operations in whose loop nest this use is evaluated; None when the use evaluates nothing."""

@@ -59,9 +59,9 @@ def _dot_bf16(e: Emitter, op: Op, target: str) -> None:
     left, right, _ = op.operands
     (rows, depth), columns = left.type.dims, right.type.dims[1]
     padded = max(columns, COLUMN_MULTIPLE)
-    a = _left(e, left, rows, depth)
+    a, lda = _left(e, left, rows, depth)
     panel, stride = _panel(e, op, depth, columns, padded)
-    pairs, lda = (depth + 1) // 2, max(depth, 2)
+    pairs = (depth + 1) // 2
     if padded == columns:
         e.write(f"cp_dot_panel({rows}, {columns}, {pairs}, {a}, {lda}, {panel}, {stride}, {target}, {columns});")
         return
@@ -76,14 +76,14 @@ def _dot_bf16(e: Emitter, op: Op, target: str) -> None:
     )
 
 
-def _left(e: Emitter, left: Value, rows: int, depth: int) -> str:
-    """The left operand as rows of whole k pairs."""
+def _left(e: Emitter, left: Value, rows: int, depth: int) -> tuple[str, int]:
+    """Array of the left operand as rows of whole k pairs, and its row stride."""
     if depth > 1:
-        return e.stored(left)
+        return e.stored(left), depth
     single, name, i = e.stored(left), e.array("bf16", 2 * rows), e.fresh("i")
     with e.scope(f"for (int {i} = 0; {i} < {rows}; {i}++)"):
         e.write(f"{name}[2 * {i}] = {single}[{i}];", f"{name}[2 * {i} + 1] = 0;")
-    return name
+    return name, 2
 
 
 def _panel(e: Emitter, op: Op, depth: int, columns: int, padded: int) -> tuple[str, str]:

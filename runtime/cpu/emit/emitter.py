@@ -12,8 +12,8 @@ from .ctypes import c_type, size_of, widen
 from .elementwise import expression
 from .nest import ZERO, At, Index, Loop, Nest, flat
 
-#: Arrays up to this size live on the stack; bigger ones share a per-thread arena.
-STACK_ARRAY_BYTES = 64 << 10
+#: Arrays live on the stack, up to this size each and in total; others share a per-thread arena.
+STACK_ARRAY_BYTES, STACK_BYTES = 64 << 10, 256 << 10
 ARENA_LIMIT_BYTES = 64 << 20
 
 Emit = Callable[["Emitter", Op], None]
@@ -40,7 +40,7 @@ class Emitter:
         self.names: dict[Value, str] = {}
         self.in_place_accumulators: dict[Op, Value] = {}
         self.headers = ["kernel.h"]
-        self.arena_bytes = 0
+        self.stack_bytes = self.arena_bytes = 0
         self.lines: list[str] = []
         self._declarations: list[int] = [0]
         self._counter = 0
@@ -76,7 +76,8 @@ class Emitter:
     def array(self, elem: str, numel: int) -> str:
         """Name of a new 64-byte aligned array in the innermost scope."""
         name, size = self.fresh("b"), max(numel, 1) * size_of(elem)
-        if size <= STACK_ARRAY_BYTES:
+        if size <= STACK_ARRAY_BYTES and self.stack_bytes + size <= STACK_BYTES:
+            self.stack_bytes += size
             self.declare(f"{c_type(elem)} {name}[{max(numel, 1)}] __attribute__((aligned(64)));")
             return name
         self.declare(f"{c_type(elem)} *const {name} = ({c_type(elem)} *)(cp_arena + {self.arena_bytes});")
@@ -201,8 +202,7 @@ class Emitter:
 
     def store_inline(self, value: Value) -> None:
         carried = self.placement.updates.get(value)
-        in_place = carried is not None and self.place[carried] is Place.ARRAY
-        name = self.names[carried] if in_place else self.array(value.type.elem, value.type.numel)
+        name = self.names[carried] if carried is not None else self.array(value.type.elem, value.type.numel)
         self.materialise(value, name)
         self.names[value], self.place[value] = name, Place.ARRAY
 

@@ -59,6 +59,8 @@ class Nest:
         self.levels: list[list[str]] = [[] for _ in range(depth + 1)]
         self.assumed = assumed
         self.corners: list[Value] = []
+        #: Values stored as they are evaluated: updates of carried tensors fused into this nest.
+        self.updates: set[Value] = set()
         self._memo: dict[tuple, At] = {}
 
     def temporary(self, level: int, ctype: str, code: str) -> At:
@@ -87,7 +89,11 @@ class Nest:
             return rule(self, op, value, index)
         args = [self.at(operand, index if operand.type.is_tensor else ()) for operand in op.operands]
         code = expression(op, [a.code for a in args], value in self.emitter.placement.addresses)
-        return self.temporary(deepest(args), c_type(value.type.elem), code)
+        result = self.temporary(deepest(args), c_type(value.type.elem), code)
+        if value in self.updates:
+            carried = self.emitter.names[self.emitter.placement.updates[value]]
+            self.levels[deepest(index)].append(f"{carried}[{flat(value.type.dims, index)}] = {result.code};")
+        return result
 
     # ---- masks
 

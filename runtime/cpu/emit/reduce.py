@@ -12,6 +12,8 @@ So a row's result does not depend on the number of rows, and not on masks, threa
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ..analysis.placement import Place
 from ..ttir.ir import BITS, Block, Op, Value
 from .ctypes import c_type, literal
@@ -22,6 +24,8 @@ from .nest import ZERO, At, Index, Loop, Nest, flat
 LANES, LANES_64BIT = 64, 32
 #: Columns accumulated in registers at a time when the axis is not the last dimension.
 COLUMNS = 64
+#: Lanes of one named vector accumulator.
+VECTOR = 16
 
 
 def combine(e: Emitter, region: Block, left: list[str], right: list[str]) -> tuple[list[str], list[str]]:
@@ -53,12 +57,16 @@ def reduce(e: Emitter, op: Op) -> None:
     shape, axis = op.operands[0].type.dims, op.attrs["axis"]
     for result in op.results:
         e.allocate(result)
-    if all(size == 1 for size in shape[axis + 1 :]):
-        depth = axis + 2
-        e.versioned(depth, lambda nest: _along_lanes(e, nest, op, axis))
-    else:
-        depth = len(shape) + 1
-        e.versioned(depth, lambda nest: _down_columns(e, nest, op, axis))
+    updates = {value for value, reduction in e.placement.fused_updates.items() if reduction is op}
+    along_lanes = all(size == 1 for size in shape[axis + 1 :])
+
+    def build(nest: Nest) -> list[str]:
+        nest.updates = updates
+        return _along_lanes(e, nest, op, axis) if along_lanes else _down_columns(e, nest, op, axis)
+
+    e.versioned(axis + 2 if along_lanes else len(shape) + 1, build)
+    for value in updates:
+        e.names[value], e.place[value] = e.names[e.placement.updates[value]], Place.ARRAY
 
 
 def _store(e: Emitter, op: Op, index: Index, values: list[str]) -> list[str]:
@@ -70,10 +78,63 @@ def _store(e: Emitter, op: Op, index: Index, values: list[str]) -> list[str]:
     return lines
 
 
+@dataclass(frozen=True)
+class _Accumulation:
+    """Lines that declare accumulators for some lanes, take the first elements, combine further ones, and finish.
+
+    After `finish` the result of lane j is `at_lane` (one expression per operand of the reduction)."""
+
+    declare: list[str]
+    first: list[str]
+    combine: list[str]
+    finish: list[str]
+    at_lane: list[str]
+
+
+def _accumulation(e: Emitter, op: Op, lane: str, lanes: int, body: list[str], elements: list[str]) -> _Accumulation:
+    """`body` computes the `elements` of lane `lane`."""
+    if _is_float_sum(op) and lanes % VECTOR == 0:
+        return _vector_sum(e, lane, lanes, body, elements[0])
+    types = [c_type(operand.type.elem) for operand in op.operands]
+    names = [e.fresh("acc") for _ in op.operands]
+    at_lane = [f"{name}[{lane}]" for name in names]
+    statements, values = combine(e, op.regions[0], at_lane, elements)
+    start = [f"{a} = {x};" for a, x in zip(at_lane, elements, strict=True)]
+    return _Accumulation(
+        declare=[f"{t} {n}[{lanes}] __attribute__((aligned(64)));" for t, n in zip(types, names, strict=True)],
+        first=_lane_loop(lane, lanes, body + start),
+        combine=_lane_loop(lane, lanes, body + statements + assignments(at_lane, values, types, e)),
+        finish=[],
+        at_lane=at_lane,
+    )
+
+
+def _is_float_sum(op: Op) -> bool:
+    region = op.regions[0]
+    return (
+        len(op.operands) == 1
+        and op.operands[0].type.elem == "f32"
+        and [o.name for o in region.ops[:-1]] == ["arith.addf"]
+    )
+
+
+def _vector_sum(e: Emitter, lane: str, lanes: int, body: list[str], element: str) -> _Accumulation:
+    """Sums kept in named vectors: gcc does not always keep an array of accumulators in registers."""
+    part, vectors = e.fresh("part"), [e.fresh("acc") for _ in range(lanes // VECTOR)]
+    chunks = [f"*(cp_f32x{VECTOR} *)({part} + {k * VECTOR})" for k in range(len(vectors))]
+    loop = _lane_loop(lane, lanes, [*body, f"{part}[{lane}] = {element};"])
+    return _Accumulation(
+        declare=[f"float {part}[{lanes}] __attribute__((aligned(64)));", f"cp_f32x{VECTOR} {', '.join(vectors)};"],
+        first=loop + [f"{v} = {c};" for v, c in zip(vectors, chunks, strict=True)],
+        combine=loop + [f"{v} = {v} + {c};" for v, c in zip(vectors, chunks, strict=True)],
+        finish=[f"{c} = {v};" for v, c in zip(vectors, chunks, strict=True)],
+        at_lane=[f"{part}[{lane}]"],
+    )
+
+
 def _along_lanes(e: Emitter, nest: Nest, op: Op, axis: int) -> list[str]:
     shape = op.operands[0].type.dims
     length, outer = shape[axis], shape[:axis]
-    types = [c_type(operand.type.elem) for operand in op.operands]
     widest = max(BITS[operand.type.elem] for operand in op.operands)
     lanes = min(length, LANES_64BIT if widest == 64 else LANES)
     outer_names = [e.fresh("i") for _ in outer]
@@ -83,27 +144,28 @@ def _along_lanes(e: Emitter, nest: Nest, op: Op, axis: int) -> list[str]:
     index = (*outer_index, At(f"({chunk} + {lane})", axis + 1), *tail)
     elements = [nest.at(operand, index).code for operand in op.operands]
     body, nest.levels[axis + 1] = nest.levels[axis + 1], []
-    accumulators = [e.fresh("acc") for _ in op.operands]
-    at_lane = [f"{a}[{lane}]" for a in accumulators]
-
-    lines = [f"{t} {a}[{lanes}] __attribute__((aligned(64)));" for t, a in zip(types, accumulators, strict=True)]
-    first = [f"{a} = {x};" for a, x in zip(at_lane, elements, strict=True)]
-    lines += [f"{{ const int {chunk} = 0;", *_lane_loop(lane, lanes, body + first), "}"]
+    acc = _accumulation(e, op, lane, lanes, body, elements)
+    lines = [*acc.declare, f"{{ const int {chunk} = 0;", *acc.first, "}"]
     if lanes < length:
-        statements, values = combine(e, op.regions[0], at_lane, elements)
         lines.append(f"for (int {chunk} = {lanes}; {chunk} < {length}; {chunk} += {lanes}) {{")
-        lines += _lane_loop(lane, lanes, body + statements + assignments(at_lane, values, types, e))
-        lines.append("}")
-    step = lanes // 2
+        lines += [*acc.combine, "}"]
+    lines += [*acc.finish, *_halve(e, op, acc.at_lane, lane, lanes)]
+    lines += _store(e, op, (*outer_index, *tail), [a.replace(f"[{lane}]", "[0]") for a in acc.at_lane])
+    nest.levels[axis] += lines
+    return nest.loops([Loop(name, size) for name, size in zip(outer_names, outer, strict=True)], independent=False)
+
+
+def _halve(e: Emitter, op: Op, at_lane: list[str], lane: str, lanes: int) -> list[str]:
+    """Combine lanes pairwise until lane 0 holds the result."""
+    types = [c_type(operand.type.elem) for operand in op.operands]
+    lines, step = [], lanes // 2
     while step >= 1:
-        partner = [f"{a}[{lane} + {step}]" for a in accumulators]
+        partner = [a.replace(f"[{lane}]", f"[{lane} + {step}]") for a in at_lane]
         statements, values = combine(e, op.regions[0], at_lane, partner)
         lines += [f"for (int {lane} = 0; {lane} < {step}; {lane}++) {{", *statements]
         lines += [*assignments(at_lane, values, types, e), "}"]
         step //= 2
-    lines += _store(e, op, (*outer_index, *tail), [f"{a}[0]" for a in accumulators])
-    nest.levels[axis] += lines
-    return nest.loops([Loop(name, size) for name, size in zip(outer_names, outer, strict=True)], independent=False)
+    return lines
 
 
 def _lane_loop(lane: str, lanes: int, body: list[str]) -> list[str]:
@@ -113,36 +175,31 @@ def _lane_loop(lane: str, lanes: int, body: list[str]) -> list[str]:
 def _down_columns(e: Emitter, nest: Nest, op: Op, axis: int) -> list[str]:
     """Accumulate rows: blocks of columns of the last dimension stay in registers while the axis runs."""
     shape = op.operands[0].type.dims
-    types = [c_type(operand.type.elem) for operand in op.operands]
     width = min(shape[-1], COLUMNS)
     others = [d for d in range(len(shape) - 1) if d != axis]
     names = {d: e.fresh("i") for d in range(len(shape) - 1)}
-    base, lane = e.fresh("p"), e.fresh("j")
+    base, lane, row = e.fresh("p"), e.fresh("j"), names[axis]
     # loop order: other dimensions, column block, axis, lane
     level = {d: k + 1 for k, d in enumerate(others)}
     level[axis] = len(others) + 2
     last = At(f"({base} + {lane})", len(others) + 3)
     index = tuple(At(names[d], level[d]) if d in names else last for d in range(len(shape)))
     elements = [nest.at(operand, index).code for operand in op.operands]
-    accumulators = [e.fresh("acc") for _ in op.operands]
-    at_lane = [f"{a}[{lane}]" for a in accumulators]
-    statements, values = combine(e, op.regions[0], at_lane, elements)
-    hoisted, per_row, body = nest.levels[len(others) + 1], nest.levels[len(others) + 2], nest.levels[len(others) + 3]
-
-    first = [f"{a} = {x};" for a, x in zip(at_lane, elements, strict=True)]
-    row = names[axis]
-    lines = [
-        *hoisted,
-        *(f"{t} {a}[{width}] __attribute__((aligned(64)));" for t, a in zip(types, accumulators, strict=True)),
-    ]
-    lines += [f"{{ const int {row} = 0;", *per_row, *_lane_loop(lane, width, body + first), "}"]
-    lines += [f"for (int {row} = 1; {row} < {shape[axis]}; {row}++) {{", *per_row]
-    lines += [*_lane_loop(lane, width, body + statements + assignments(at_lane, values, types, e)), "}"]
+    *outside, per_block, per_row, body = nest.levels
+    acc = _accumulation(e, op, lane, width, body, elements)
     target = index[:axis] + index[axis + 1 :]
-    lines += _lane_loop(lane, width, _store(e, op, target, at_lane))
-    block = [f"for (int {base} = 0; {base} < {shape[-1]}; {base} += {width}) {{", *lines, "}"]
-    nest.levels = nest.levels[: len(others) + 1]
-    nest.levels[len(others)] = nest.levels[len(others)] + block
+    block = [
+        f"for (int {base} = 0; {base} < {shape[-1]}; {base} += {width}) {{",
+        *per_block,
+        *acc.declare,
+        *[f"{{ const int {row} = 0;", *per_row, *acc.first, "}"],
+        *[f"for (int {row} = 1; {row} < {shape[axis]}; {row}++) {{", *per_row, *acc.combine, "}"],
+        *acc.finish,
+        *_lane_loop(lane, width, _store(e, op, target, acc.at_lane)),
+        "}",
+    ]
+    nest.levels = outside
+    nest.levels[-1] += block
     return nest.loops([Loop(names[d], shape[d]) for d in others], independent=False)
 
 

@@ -122,13 +122,14 @@ CP_INLINE cp_vec cp_pair_step(cp_vec acc, uint32_t a, CP_PAIR_T b) {
     for (int r = 0; r < R; r++) \
       for (int v = 0; v < V; v++) cp_store(C + r * ldc + v * CP_LANES, c[r][v]); \
   }
-/* Row tiles of one width; the first one streams the panel in, later ones find it in cache. */
+/* Row tiles of one width; the first one streams the panel in, later ones find it in cache. A big tile that would leave two
+ * rows is not taken: those would cost as much as four. */
 #define CP_PANEL_COLUMNS(V, BIG) \
   CP_PANEL_TILE(BIG, V) CP_PANEL_TILE(4, V) CP_PANEL_TILE(2, V) CP_PANEL_TILE(1, V) \
   CP_INLINE void cp_panel_columns_##V(int M, int pairs, const uint16_t *A, int lda, const uint16_t *P, int64_t ldp, \
                                       float *C, int ldc) { \
     int m = 0; \
-    for (; m + BIG <= M; m += BIG) cp_panel_##BIG##x##V(pairs, A + m * lda, lda, P, ldp, C + m * ldc, ldc, m == 0); \
+    for (; m + BIG <= M && M - m != BIG + 2; m += BIG) cp_panel_##BIG##x##V(pairs, A + m * lda, lda, P, ldp, C + m * ldc, ldc, m == 0); \
     for (; m + 4 <= M; m += 4) cp_panel_4x##V(pairs, A + m * lda, lda, P, ldp, C + m * ldc, ldc, m == 0); \
     for (; m + 2 <= M; m += 2) cp_panel_2x##V(pairs, A + m * lda, lda, P, ldp, C + m * ldc, ldc, m == 0); \
     for (; m < M; m++) cp_panel_1x##V(pairs, A + m * lda, lda, P, ldp, C + m * ldc, ldc, m == 0); \

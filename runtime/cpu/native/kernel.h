@@ -4,6 +4,8 @@
 #include "scalar.h"
 #include "transcendental.h"
 
+typedef float cp_f32x16 __attribute__((vector_size(64)));
+
 #define cp_likely(x) __builtin_expect(!!(x), 1)
 #define cp_compare_exchange(where, old, next) \
   __atomic_compare_exchange(where, old, next, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)

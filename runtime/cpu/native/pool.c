@@ -44,6 +44,7 @@
 #define FIRST_TRIALS 18
 #define TRIAL_PERIOD 1024 /* then the slower way is tried again at this distance */
 #define TRIALS 16
+#define LONG_MICROSECONDS 20 /* a launch of this duration is always shared */
 #define PURE_SPINS_SHARE 8 /* of a wait: spin, then spin with sched_yield, then sleep */
 #define LINE _Alignas(64)
 
@@ -97,6 +98,7 @@ static pthread_mutex_t busy = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic int wanted_threads = 1;
 static int started_workers = 0;
 static _Atomic int spin_budget = 2000;
+static uint32_t long_ticks = 50000;
 
 static int64_t now_ns(void) {
   struct timespec t;
@@ -145,6 +147,7 @@ enum { SHARED, ALONE };
 static int way_of(const cp_launch *l, uint32_t count) {
   if (count == 1) return ALONE;
   if (l->trials < FIRST_TRIALS) return l->trials < ALONE_TRIALS ? ALONE : SHARED;
+  if (l->ticks[ALONE] > long_ticks) return SHARED;
   int better = l->ticks[ALONE] < l->ticks[SHARED];
   return l->trials % TRIAL_PERIOD < TRIALS ? !better : better;
 }
@@ -362,13 +365,16 @@ static void after_fork_in_child(void) {
   atomic_store(&sleep_state.asleep, 0);
 }
 
-static int relaxations_per(int microseconds) {
+/* Measure how long a relaxation and a tick take. */
+static void calibrate(int spin_microseconds) {
   int64_t start = now_ns();
+  uint32_t ticks = ticks_now();
   for (int i = 0; i < 1000; i++) cpu_relax();
-  int64_t elapsed = now_ns() - start;
-  double each = elapsed > 0 ? elapsed / 1000.0 : 1.0;
-  double n = microseconds * 1000.0 / each;
-  return n > 1e8 ? 100000000 : (int)n;
+  ticks = ticks_now() - ticks;
+  int64_t elapsed = now_ns() - start + 1;
+  double spins = spin_microseconds * 1e6 / (double)elapsed;
+  atomic_store(&spin_budget, spins > 1e8 ? 100000000 : (int)spins);
+  long_ticks = (uint32_t)(LONG_MICROSECONDS * 1e3 * ticks / (double)elapsed);
 }
 
 void cp_set_threads(int threads, int spin_microseconds) {
@@ -379,6 +385,6 @@ void cp_set_threads(int threads, int spin_microseconds) {
   wanted_threads = threads < 1 ? 1 : threads > MAX_THREADS ? MAX_THREADS : threads;
   /* workers beyond the new number end by themselves; should one linger, two threads may share an index safely */
   if (started_workers > wanted_threads - 1) started_workers = wanted_threads - 1;
-  atomic_store(&spin_budget, relaxations_per(spin_microseconds));
+  calibrate(spin_microseconds);
   pthread_mutex_unlock(&busy);
 }
