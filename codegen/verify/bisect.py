@@ -50,13 +50,13 @@ def locate(subject: Subject, name: str, suspect: Suspect) -> list[Finding]:
 
 def _watch(subject: Subject, suspect: Suspect, search: GraphAndEager | Contents) -> list[Finding]:
     """Run the suspect again under a search, until it finds something or the run ends, by itself or in an error."""
-    session = subject.session(suspect.mode)
-    search.attach(session)
-    try:
-        session.answer(subject.cases) if suspect.mode.together else _run(session, subject, suspect, search.name)
-    except RunFailed as failure:
-        if isinstance(failure.error, Found):
-            return [failure.error.finding]
+    with subject.session(suspect.mode) as session:
+        search.attach(session)
+        try:
+            session.answer(subject.cases) if suspect.mode.together else _run(session, subject, suspect, search.name)
+        except RunFailed as failure:
+            if isinstance(failure.error, Found):
+                return [failure.error.finding]
     return []
 
 
@@ -228,10 +228,10 @@ class Contents:
 
 def beside_reference(subject: Subject, name: str, case: int, reference: Plain) -> list[Finding]:
     """The first position, and there the first buffer in execution order, that is out of tolerance of the reference."""
-    session = subject.session(COLD)
-    rows = Rows(subject, session)
-    session.probe.after.append(rows)
-    session.ask(subject.cases[case], case)
+    with subject.session(COLD) as session:
+        rows = Rows(subject, session)
+        session.probe.after.append(rows)
+        session.ask(subject.cases[case], case)
     exact, rough = reference.layers(exact=True), reference.layers(exact=False)
     worst: tuple[int, int, Finding] | None = None
     for rank, part in enumerate(subject.parts):

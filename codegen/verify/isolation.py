@@ -35,25 +35,30 @@ class Kept:
 def check_padding(subject: Subject, name: str) -> Outcome:
     """A step changes nothing of the slots, pages and checkpoints that are not its own; the bucket changes no bit."""
     mode = Mode("padded step", drafts=typical_drafts(subject), drafting=True)
-    session = subject.session(mode)
-    _seat(session, subject)
-    findings: list[Finding] = []
-    compared = 0
-    roomy = _roomy(session)
-    for slots in ([roomy[-1]], []) if roomy else ([],):
-        results: list[tuple[int, dict[str, Tensor]]] = []
-        for bucket in subject.package.plan.limits.buckets:
-            before = snapshot(session.engine.buffers)
-            after = _step(session, slots, bucket)
-            kept = list(_kept(session, slots))
-            compared += sum(int(item.mask.sum()) for item in kept)
-            findings += _changed(session, kept, before, after, slots, bucket, name)
-            results.append((bucket, after))
-            restore(session.engine.buffers, before)
-        findings += _across_buckets(session, results, slots, name)
-    return Outcome(
-        compared, _in_order(session, findings), f"{session.engine.scheduler.seats.active} slots live", "parts"
-    )
+    findings, compared = list[Finding](), 0
+    with subject.session(mode) as session:
+        _seat(session, subject)
+        roomy = _roomy(session)
+        for slots in ([roomy[-1]], []) if roomy else ([],):
+            found, parts = _padded(session, slots, name)
+            findings, compared = findings + found, compared + parts
+        active = session.engine.scheduler.seats.active
+        return Outcome(compared, _in_order(session, findings), f"{active} slots live", "parts")
+
+
+def _padded(session: Session, slots: list[int], name: str) -> tuple[list[Finding], int]:
+    """One step of `slots` in every bucket. Returns what it changed of others, and how much it could have changed."""
+    buffers, findings, compared = session.engine.buffers, list[Finding](), 0
+    results: list[tuple[int, dict[str, Tensor]]] = []
+    for bucket in buffers.plan.limits.buckets:
+        before = snapshot(buffers)
+        after = _step(session, slots, bucket)
+        kept = list(_kept(session, slots))
+        compared += sum(int(item.mask.sum()) for item in kept)
+        findings += _changed(session, kept, before, after, slots, bucket, name)
+        results.append((bucket, after))
+        restore(buffers, before)
+    return [*findings, *_across_buckets(session, results, slots, name)], compared
 
 
 def _seat(session: Session, subject: Subject) -> None:
@@ -147,24 +152,22 @@ def _in_order(session: Session, findings: list[Finding]) -> list[Finding]:
 
 def check_one_replay(subject: Subject, name: str) -> Outcome:
     """A decode step is exactly one graph replay, and launches no kernel from Python."""
-    mode = with_drafts(typical_drafts(subject))
-    session, findings, suspect = subject.session(mode), [], None
-    session.answer(subject.cases)
-    steps, replays = session.engine.stats().steps, len(session.probe.replays)
-    with LaunchTap(subject.package) as tap:
+    mode, findings = with_drafts(typical_drafts(subject)), list[Finding]()
+    with subject.session(mode) as session:
         session.answer(subject.cases)
-    again = session.probe.replays[replays:]
-    by_phase = Counter(str(replay.phase.value) for replay in again)
-    steps = session.engine.stats().steps - steps
+        steps, replays = session.engine.stats().steps, len(session.probe.replays)
+        with LaunchTap(subject.package) as tap:
+            session.answer(subject.cases)
+        steps = session.engine.stats().steps - steps
+        made = Counter(str(replay.phase.value) for replay in session.probe.replays[replays:])
     if tap.calls:
-        suspect = Suspect(mode, 0)
         text = f"{len(tap.calls)} launches from Python in {steps} steps, the first of {tap.calls[0].kernel}"
         findings.append(Finding(name, ("replay", mode.name), -1, "", "", text))
-    if by_phase["step"] != steps or by_phase["begin"] != len(subject.cases):
-        text = f"{by_phase['step']} replays for {steps} steps"
+    if made["step"] != steps or made["begin"] != len(subject.cases) or made["save"]:
+        text = f"{made['step']} replays for {steps} steps, {made['begin']} for {len(subject.cases)} first tokens"
         findings.append(Finding(name, ("replay", mode.name), -1, "", "", text))
-    detail = f"{steps} replays for {steps} steps, none launched from Python"
-    return Outcome(steps, findings, "" if findings else detail, "steps", suspect)
+    detail = f"{made['step']} replays for {steps} steps, none launched from Python"
+    return Outcome(steps, findings, "" if findings else detail, "steps", Suspect(mode, 0) if findings else None)
 
 
 def snapshot(buffers: Buffers) -> dict[str, Tensor]:

@@ -48,13 +48,16 @@ class RunFailed(Exception):
 
 @dataclass(frozen=True)
 class Trace:
-    """What a request did. steps: its begin and its decode steps; restored: tokens taken from a checkpoint."""
+    """What a request did. steps: its begin and its decode steps.
+
+    restored: tokens taken from a checkpoint; prefilled: tokens run through prefill, -1 where others ran along.
+    """
 
     tokens: tuple[int, ...]
     finish_reason: str | None
     steps: tuple[Step, ...]
     restored: int
-    recomputed: int
+    prefilled: int
 
 
 def grid(limits: Limits) -> int:
@@ -81,8 +84,17 @@ class Session:
             return self._waves(cases)
         return [(i, self.ask(case, i)) for i, case in enumerate(cases)]
 
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let go of the engine and its buffers."""
+        self.probe.detach()
+
     def ask(self, case: Case, index: int) -> Trace:
         """Run one case alone. Raises RunFailed."""
+        counters = self.engine.scheduler.counters
+        before = counters.prefilled_tokens
         try:
             request = self._submit(case, index)
             for number in self._iterations([case]):
@@ -95,13 +107,12 @@ class Session:
                 self.engine.step()
         except Exception as error:
             raise RunFailed(self.mode, index, error) from error
-        return self.trace(request)
+        return self.trace(request, counters.prefilled_tokens - before)
 
-    def trace(self, request: Request) -> Trace:
+    def trace(self, request: Request, prefilled: int = -1) -> Trace:
         """Of a finished request."""
         steps = tuple(self.probe.steps[request.id])
-        recomputed = request.recomputed_tokens
-        return Trace(tuple(request.output), request.finish_reason, steps, request.restored_position, recomputed)
+        return Trace(tuple(request.output), request.finish_reason, steps, request.restored_position, prefilled)
 
     def _verify_nothing(self, *_: object) -> None:
         """The next step verifies no drafts: fewer than there are is always allowed."""

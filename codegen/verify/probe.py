@@ -13,6 +13,7 @@ from runtime.graphs import Graph
 from runtime.seats import Seat
 
 Run = Callable[[], None]
+OPERATIONS = ("prefill", "begin", "save")
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Step:
 
 
 class Probe:
-    """Attached to an engine for its life. unwatched: the executor's own replay.
+    """Attached to an engine until detached. unwatched: the executor's own replay.
 
     before, after: called around each replay. around: may replace it; gets the replay, its graph and what would run it.
     """
@@ -65,8 +66,13 @@ class Probe:
         self.around: Callable[[Replay, Graph, Run], None] = lambda replay, graph, run: run()
         self._due: Replay | None = None
         self.unwatched: Callable[[Graph], None] = self.executor.replay
-        wrapped = {name: self._announced(name) for name in ("prefill", "begin", "save")}
+        wrapped = {name: self._announced(name) for name in OPERATIONS}
         vars(self.executor).update(replay=self._watched, **wrapped)
+
+    def detach(self) -> None:
+        """Leave the engine as it was."""
+        for name in ("replay", *OPERATIONS):
+            vars(self.executor).pop(name)
 
     def seats(self, replay: Replay) -> list[Seat]:
         """The seats of a replay, in its order."""

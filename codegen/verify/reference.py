@@ -126,8 +126,9 @@ class DraftLogits:
 def check_drafter(subject: Subject, name: str, references: dict[int, Plain]) -> Outcome:
     """Each draft is the reference drafter's, given the drafts before it, or in tolerance of it; so are its logits."""
     mode = with_drafts(subject.package.plan.limits.max_drafts)
-    session = subject.session(mode)
-    texts = [drafted for i, p in references.items() if (drafted := _drafted(subject, session, i, p)) is not None]
+    with subject.session(mode) as session:
+        drafted = [_drafted(subject, session, i, reference) for i, reference in references.items()]
+    texts = [text for text in drafted if text is not None]
     if not texts:
         return Outcome(0, [], "no text is long enough", "drafts")
     limit = limit_of([rows for rows, _ in texts])

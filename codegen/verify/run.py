@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -19,6 +20,7 @@ from codegen.verify.reference import plain
 from codegen.verify.report import Check, Finding, Report
 from codegen.verify.static import check_files
 from codegen.verify.subject import Subject, encode, read_spec, read_weights
+from runtime.cpu import get_num_threads, set_num_threads
 from runtime.package import open_package
 
 SEED = 0
@@ -59,17 +61,25 @@ def verify_package(
     """
     start, directory = perf_counter(), Path(directory)
     options = Options(prompts, new_tokens, seed, target, bisect)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # torch only compares and copies here; its threads would compete with the kernels'
-    try:
+    with threads_kept():
         files = timed(Property("files", "the manifest's files are unchanged", lambda: check_files(directory)))
         if not files.passed:
             return Report(str(directory), "", "", (files,), perf_counter() - start)
         subject, label = open_subject(directory, Path(weights) if weights else None, options)
         done = (files, *_checks(subject, options.bisect, progress))
-    finally:
-        torch.set_num_threads(threads)
     return Report(str(directory), subject.package.plan.target, label, done, perf_counter() - start)
+
+
+@contextmanager
+def threads_kept() -> Iterator[None]:
+    """Inside, torch has one thread: it only compares and copies, and would compete with the kernels for the cores."""
+    of_torch, of_kernels = torch.get_num_threads(), get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(of_torch)
+        set_num_threads(of_kernels)
 
 
 def _checks(subject: Subject, bisect: bool, progress: Progress | None) -> Iterator[Check]:

@@ -36,32 +36,37 @@ class Resumes:
 def resumes(subject: Subject) -> Resumes:
     """Run every case on one engine: once, again, and extended by the first half of its answer. Raises RunFailed."""
     mode = Mode("resumed", drafts=typical_drafts(subject), drafting=True, checkpoints=True)
-    session = subject.session(mode)
-    result, origins = Resumes(mode), Origins(session)
-    known = _texts(subject)
-    for i, case in enumerate(subject.cases):
-        cold = subject.cold[i].trace
-        if not _longest(session, case):
-            _forget(session)
-        before = {checkpoint.key for checkpoint in session.engine.scheduler.checkpoints}
-        first = session.ask(case, i)
-        published = {c.key: c for c in session.engine.scheduler.checkpoints if c.key not in before}
-        result.retention += _retention(subject, session, i, published, first.restored)
-        again = session.ask(case, i)
-        result.again += _resumed(case, i, cold, again, session, len(case.prompt), "resumed")
-        if subject.drafting and (found := draft_difference(subject, "resumed", mode, i, again)) is not None:
-            result.again.append((i, found))
-        longer = extended(case, cold)
-        expected = _longest(session, longer)
-        more = session.ask(longer, i)
-        tail = replace(cold, tokens=cold.tokens[extension(case) :])
-        result.extended += _resumed(longer, i, tail, more, session, expected, "extended")
-        result.extended += _resumed(case, i, cold, first, session, first.restored, "extended")
-        result.compared["again"] += len(again.tokens)
-        result.compared["extended"] += len(more.tokens) + len(first.tokens)
-        _contents(subject, session, known, result)
+    result, known = Resumes(mode), _texts(subject)
+    with subject.session(mode) as session:
+        origins = Origins(session)
+        for i in range(len(subject.cases)):
+            _resume(subject, session, i, result)
+            _contents(subject, session, known, result)
     result.origins = origins.counts
     return result
+
+
+def _resume(subject: Subject, session: Session, i: int, result: Resumes) -> None:
+    """One case three times."""
+    case, cold, store = subject.cases[i], subject.cold[i].trace, session.engine.scheduler.checkpoints
+    expected = _longest(session, case)
+    if not expected:
+        _forget(session)
+    before = {checkpoint.key for checkpoint in store}
+    first = session.ask(case, i)
+    published = {checkpoint.key: checkpoint for checkpoint in store if checkpoint.key not in before}
+    result.retention += _retention(subject, session, i, published, first.restored)
+    result.extended += _resumed(case, i, cold, first, session, expected, "extended")
+    again = session.ask(case, i)
+    result.again += _resumed(case, i, cold, again, session, len(case.prompt), "resumed")
+    if subject.drafting and (found := draft_difference(subject, "resumed", session.mode, i, again)) is not None:
+        result.again.append((i, found))
+    longer, tail = extended(case, cold), replace(cold, tokens=cold.tokens[extension(case) :])
+    expected = _longest(session, longer)
+    more = session.ask(longer, i)
+    result.extended += _resumed(longer, i, tail, more, session, expected, "extended")
+    result.compared["again"] += len(again.tokens)
+    result.compared["extended"] += len(more.tokens) + len(first.tokens)
 
 
 class Origins:
@@ -154,8 +159,8 @@ def _resumed(
 ) -> Iterator[tuple[int, Finding]]:
     """Resumed at exactly `restored`, nothing before it run again, and the same tokens."""
     start = len(case.prompt)
-    if trace.restored != restored:
-        detail = f"{case}: resumed at {trace.restored}, a checkpoint is at {restored}"
+    if (trace.restored, trace.prefilled) != (restored, start - restored):
+        detail = f"{case}: resumed at {trace.restored}, {trace.prefilled} tokens run; a checkpoint is at {restored}"
         yield i, Finding(name, ("cold", session.mode.name), restored, "", "", detail)
     count = len(trace.tokens)
     if trace.tokens != cold.tokens[:count] or count < min(case.new_tokens, len(cold.tokens)):

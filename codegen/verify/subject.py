@@ -43,14 +43,14 @@ class Cold:
 
 @dataclass
 class Subject:
-    """One package on one machine. Runs are made when first asked for and kept."""
+    """One package on one machine. Runs are made when first asked for, and kept. buckets: seen by modes that batch."""
 
     package: Package
     spec: ModelSpec
     weights: Mapping[str, Tensor]
     cases: list[Case]
     _answers: dict[Mode, Answers] = field(default_factory=dict)
-    _sessions: dict[Mode, Session] = field(default_factory=dict)
+    buckets: dict[Mode, set[int]] = field(default_factory=dict)
 
     @cached_property
     def threads(self) -> int:
@@ -97,15 +97,10 @@ class Subject:
     def answers(self, mode: Mode) -> Answers:
         """The traces of all cases in a mode. Raises RunFailed."""
         if mode not in self._answers:
-            session = self.session(mode)
-            self._answers[mode] = session.answer(self.cases)
-            self._sessions[mode] = session
+            with self.session(mode) as session:
+                self._answers[mode] = session.answer(self.cases)
+                self.buckets[mode] = session.buckets
         return self._answers[mode]
-
-    def ran(self, mode: Mode) -> Session:
-        """The session behind `answers(mode)`."""
-        self.answers(mode)
-        return self._sessions[mode]
 
     @cached_property
     def cold(self) -> list[Cold]:
@@ -115,8 +110,9 @@ class Subject:
     @cached_property
     def drafts(self) -> list[dict[int, tuple[int, ...]]]:
         """Per case, by length of the prefix they follow, as many drafts as the package makes: eagerly, alone."""
-        session = self.session(Mode("drafting", self.package.plan.limits.max_drafts, eager=True, unverified=True))
-        traces = [session.ask(case.longer(1), i) for i, case in enumerate(self.cases)]
+        mode = Mode("drafting", self.package.plan.limits.max_drafts, eager=True, unverified=True)
+        with self.session(mode) as session:
+            traces = [session.ask(case.longer(1), i) for i, case in enumerate(self.cases)]
         return [{step.after: step.drafts for step in trace.steps} for trace in traces]
 
     def marks(self, case: Case) -> set[int]:

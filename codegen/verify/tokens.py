@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from codegen.verify.cases import Case
@@ -60,31 +60,33 @@ def check_tokens(subject: Subject, name: str, mode: Mode) -> Outcome:
 def check_batched(subject: Subject, name: str, mode: Mode) -> Outcome:
     """The same, of requests that run together, join and leave."""
     outcome = check_tokens(subject, name, mode)
-    buckets = sorted(subject.ran(mode).buckets)
+    buckets = sorted(subject.buckets[mode])
     return replace(outcome, detail=", ".join([f"buckets {' '.join(map(str, buckets))}", outcome.detail]).strip(", "))
 
 
 def check_cut(subject: Subject, name: str, mode: Mode) -> Outcome:
     """Answers cut by a stop token, or by the limit, end there: at any draft of a step."""
-    session, findings, compared, suspect = subject.session(mode), [], 0, None
-    for i, case in enumerate(subject.cases):
-        cold = subject.cold[i].trace.tokens
-        at = case.new_tokens * (i % 3 + 1) // 4
-        stop = cold[at]
-        stopped = cold[: cold.index(stop) + 1]
-        limited = max(1, case.new_tokens - 1 - i % 3)
-        for cut, tokens, reason in (
-            (replace(case, stop_tokens=(stop,)), stopped, "stop"),
-            (replace(case, new_tokens=limited), cold[:limited], "limit"),
-        ):
+    compared, findings, suspect = 0, [], None
+    with subject.session(mode) as session:
+        for i, cut, tokens, reason in _cuts(subject):
             trace = session.ask(cut, i)
             compared += len(trace.tokens)
             if (trace.tokens, trace.finish_reason) != (tokens, reason):
                 suspect = suspect or Suspect(mode, i)
                 end = f"{len(trace.tokens)} tokens to the {trace.finish_reason}, not {len(tokens)} to the {reason}"
-                at_token = len(case.prompt) + _first(tokens, trace.tokens)
-                findings.append(Finding(name, ("cold", mode.name), at_token, "", "", f"{case}: {end}"))
+                position = len(cut.prompt) + _first(tokens, trace.tokens)
+                findings.append(Finding(name, ("cold", mode.name), position, "", "", f"{cut}: {end}"))
     return Outcome(compared, findings, suspect=suspect)
+
+
+def _cuts(subject: Subject) -> Iterator[tuple[int, Case, tuple[int, ...], str]]:
+    """(case, the same cut short, its answer, its finish reason): by a token in it, and a little before its end."""
+    for i, case in enumerate(subject.cases):
+        answer = subject.cold[i].trace.tokens
+        stop = answer[case.new_tokens * (i % 3 + 1) // 4]
+        yield i, replace(case, stop_tokens=(stop,)), answer[: answer.index(stop) + 1], "stop"
+        limit = max(1, case.new_tokens - 1 - i % 3)
+        yield i, replace(case, new_tokens=limit), answer[:limit], "limit"
 
 
 def check_drafts(subject: Subject, name: str, mode: Mode) -> Outcome:

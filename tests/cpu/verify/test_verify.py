@@ -21,21 +21,35 @@ def complaints(report: Report) -> list[str]:
     return [f"{check.name}: {finding}" for check in report.checks for finding in check.findings]
 
 
-@pytest.mark.parametrize("package", ["toy_package", "drawn_package", "tiny_hybrid_package"])
-def test_sound_package_passes(package: str, request: pytest.FixtureRequest) -> None:
-    report = verify_package(request.getfixturevalue(package))
+@pytest.fixture(scope="module")
+def toy_report(toy_package: Path) -> Report:
+    return verify_package(toy_package)
+
+
+@pytest.fixture(scope="module")
+def drawn_report(drawn_package: Path) -> Report:
+    return verify_package(drawn_package)
+
+
+@pytest.fixture(scope="module")
+def tiny_hybrid_report(tiny_hybrid_package: Path) -> Report:
+    return verify_package(tiny_hybrid_package, prompts=6, new_tokens=16)
+
+
+@pytest.mark.parametrize("name", ["toy_report", "drawn_report", "tiny_hybrid_report"])
+def test_sound_package_passes(name: str, request: pytest.FixtureRequest) -> None:
+    report: Report = request.getfixturevalue(name)
     assert report.passed, complaints(report)
     assert report.weights == "random, seed 0"
     nothing_compared = [check.name for check in report.checks if not check.compared]
     assert not nothing_compared
 
 
-def test_modes_meet_what_they_are_for(toy_package: Path) -> None:
-    report = verify_package(toy_package)
-    accepted, *_ = report.check("drafts-7").detail.split()
+def test_modes_meet_what_they_are_for(toy_report: Report) -> None:
+    accepted, *_ = toy_report.check("drafts-7").detail.split()
     assert int(accepted) > 0
-    assert report.check("batched").detail.startswith("buckets 1 2 4")
-    written = report.check("checkpoints").detail
+    assert toy_report.check("batched").detail.startswith("buckets 1 2 4")
+    written = toy_report.check("checkpoints").detail
     assert all(f"by {origin}" in written for origin in ("prefill", "save", "step"))
 
 
