@@ -1,4 +1,4 @@
-"""What only a GPU can show: `pytest tests/gpu -s` builds the demo model for the device, verifies it, prints a brief bench.
+"""What only a GPU can show: `pytest tests/gpu -s` builds the demo model for the device, verifies and measures it.
 
 verify covers the kernels against the fp32 reference and graph == eager, with the properties that CPUs are tested for.
 """
