@@ -1,7 +1,7 @@
 """Where two ways of computing the same thing part: the first launch, buffer, layer and position.
 
-Three searches. `GraphAndEager` runs every replay twice from one snapshot of all buffers. `Contents` lays what a slot
-has committed beside a cold run, position by position; `beside_reference` beside the fp32 reference, in tolerance.
+Two searches: `GraphAndEager` runs every replay twice from one snapshot of all buffers; `Contents` lays what a slot has
+committed beside a cold run, position by position. See also codegen.verify.beside.
 """
 
 from __future__ import annotations
@@ -11,17 +11,15 @@ from typing import Any
 
 from torch import Tensor
 
-from codegen.verify.content import Content, describe, first_difference, kv_entries, live_content, parts, same_bits
+from codegen.verify.content import Content, describe, first_difference, live_content, parts, same_bits
 from codegen.verify.isolation import BY_BATCH, restore, snapshot
 from codegen.verify.launches import Call, LaunchTap, call_section, planned
 from codegen.verify.modes import Mode, RunFailed, Session
 from codegen.verify.outcome import Suspect
-from codegen.verify.plain import Plain
 from codegen.verify.probe import Replay
 from codegen.verify.report import Finding
 from codegen.verify.states import extended
 from codegen.verify.subject import COLD, Subject
-from codegen.verify.tolerance import allowed
 from runtime.executor import Phase
 from runtime.graphs import Graph, record
 
@@ -224,64 +222,3 @@ class Contents:
                 part, text = difference.part, f"{self.subject.cases[self.suspect.case]}: {difference.detail}"
                 modes = ("cold", self.suspect.mode.name)
                 raise Found(Finding(self.name, modes, position, part.layer, part.buffer, text))
-
-
-def beside_reference(subject: Subject, name: str, case: int, reference: Plain) -> list[Finding]:
-    """The first position, and there the first buffer in execution order, that is out of tolerance of the reference."""
-    with subject.session(COLD) as session:
-        rows = Rows(subject, session)
-        session.probe.after.append(rows)
-        session.ask(subject.cases[case], case)
-    exact, rough = reference.layers(exact=True), reference.layers(exact=False)
-    worst: tuple[int, int, Finding] | None = None
-    for rank, part in enumerate(subject.parts):
-        key = ("", "hidden") if part.kind == "hidden" else (_prefix_of(subject, part.buffer), part.kind)
-        if key not in exact:
-            continue
-        limit = allowed(rough[key], exact[key])
-        for position, found in rows.of(part.buffer):
-            if position >= len(exact[key]):
-                continue
-            wanted = exact[key][position]
-            far = float((found[..., : wanted.shape[-1]].float() - wanted).abs().max())
-            if not far <= limit:
-                text = f"{subject.cases[case]}: {far:.3g} from the reference, {limit:.3g} is allowed"
-                modes = ("reference", session.mode.name)
-                finding = Finding(name, modes, position, part.layer, part.buffer, text)
-                worst = min(worst or (position, rank, finding), (position, rank, finding), key=lambda w: w[:2])
-                break
-    return [worst[2]] if worst else []
-
-
-class Rows:
-    """A hook that keeps, of a slot that processes one row at a time, what rings and caches hold of each position."""
-
-    def __init__(self, subject: Subject, session: Session) -> None:
-        self.subject, self.buffers = subject, session.engine.buffers
-        self._rows: dict[str, dict[int, Tensor]] = {part.buffer: {} for part in subject.parts}
-
-    def of(self, buffer: str) -> list[tuple[int, Tensor]]:
-        """(position, row), ascending."""
-        return sorted(self._rows[buffer].items(), key=lambda item: item[0])
-
-    def __call__(self, replay: Replay) -> None:
-        """After a replay."""
-        if replay.phase is Phase.SAVE:
-            return
-        limits, slot = self.buffers.plan.limits, replay.slots[0]
-        end = int(self.buffers["committed_len"][slot])
-        pages = self.buffers["page_table"][slot, : -(-end // limits.page_size)].tolist()
-        for part in self.subject.parts:
-            live, rows = self.buffers[part.buffer], self._rows[part.buffer]
-            if part.kind in ("window", "hidden") and replay.phase is not Phase.BEGIN:
-                rows[end - 1] = live[slot, (end - 1) % limits.ring].clone()
-            elif part.kind in ("k", "v"):
-                last = end - 1 - (part.drafter and replay.phase is Phase.PREFILL)
-                if last >= 0:
-                    rows[last] = kv_entries(live, part.kind, pages, end, limits.page_size)[last].clone()
-
-
-def _prefix_of(subject: Subject, buffer: str) -> str:
-    """The weights prefix of the layer that a live buffer belongs to: its buffers are named after it."""
-    prefixes = [f"layers.{i}" for i in range(len(subject.spec.pattern))] + ["mtp.layer"]
-    return next((p for p in prefixes if buffer.startswith(p.replace(".", "_") + "_")), "")

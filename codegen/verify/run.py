@@ -10,7 +10,8 @@ from time import perf_counter
 
 import torch
 
-from codegen.verify.bisect import beside_reference, locate
+from codegen.verify.beside import beside_reference
+from codegen.verify.bisect import locate
 from codegen.verify.cases import draw_cases, given_cases
 from codegen.verify.checks import Property, properties
 from codegen.verify.errors import CannotVerify, cannot_verify

@@ -61,7 +61,7 @@ def _resume(subject: Subject, session: Session, i: int, result: Resumes) -> None
     result.again += _resumed(case, i, cold, again, session, len(case.prompt), "resumed")
     if subject.drafting and (found := draft_difference(subject, "resumed", session.mode, i, again)) is not None:
         result.again.append((i, found))
-    longer, tail = extended(case, cold), replace(cold, tokens=cold.tokens[extension(case) :])
+    longer, tail = extended(case, cold), replace(cold, tokens=subject.cold[i].answer[extension(case) :])
     expected = _longest(session, longer)
     more = session.ask(longer, i)
     result.extended += _resumed(longer, i, tail, more, session, expected, "extended")

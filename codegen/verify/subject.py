@@ -33,9 +33,13 @@ COLD = Mode("cold", eager=True, drafting=True, prefill_chunk=1, one_thread=True)
 
 @dataclass(frozen=True)
 class Cold:
-    """A cold run of one case. hidden: by position, before the final norm; logits: of the row at a position."""
+    """A cold run of one case. answer: its tokens and one more; hidden: by position, before the final norm.
+
+    logits: of the row at a position; contents: of a slot, by committed_len.
+    """
 
     trace: Trace
+    answer: tuple[int, ...]
     hidden: dict[int, Tensor]
     logits: dict[int, Tensor]
     contents: dict[int, Content]
@@ -128,7 +132,7 @@ class Subject:
         _clear(session)
         trace = session.ask(case.longer(1), index)
         tokens = trace.tokens[: case.new_tokens]
-        return Cold(replace(trace, tokens=tokens), recorder.hidden, recorder.logits, recorder.contents)
+        return Cold(replace(trace, tokens=tokens), trace.tokens, recorder.hidden, recorder.logits, recorder.contents)
 
     @cached_property
     def _cold_session(self) -> Session:

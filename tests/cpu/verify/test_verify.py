@@ -53,6 +53,11 @@ def test_modes_meet_what_they_are_for(toy_report: Report) -> None:
     assert all(f"by {origin}" in written for origin in ("prefill", "save", "step"))
 
 
+def test_one_token_is_enough(toy_package: Path) -> None:
+    report = verify_package(toy_package, prompts=1, new_tokens=1)
+    assert report.passed, complaints(report)
+
+
 def test_prompts_may_be_given(toy_package: Path) -> None:
     report = verify_package(toy_package, prompts=["to be", b"or not", [1, 2, 3]], new_tokens=5)
     assert report.passed, complaints(report)
