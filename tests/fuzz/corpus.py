@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,11 +15,13 @@ from codegen.lower import lower
 from codegen.package import write_package
 from dsl import ModelSpec
 from dsl.reference.weights import random_weights
+from dsl.spec import Mamba2Spec
 from tests.strategies import specs
 
 LIVELY_TOKENS = 4
 LOUDNESS = 12.0
 QUIETNESS = 0.3
+EXAMPLES = 400
 
 
 @dataclass(frozen=True)
@@ -31,29 +33,47 @@ class Subject:
     weights: dict[str, Tensor]
 
 
-def drawn_specs(count: int, first_seed: int, with_mtp: bool | None = None) -> list[ModelSpec]:
-    """`count` different specs, the same ones for the same seed."""
-    found: dict[str, ModelSpec] = {}
+def drawn_specs(count: int, first_seed: int, wanted: Callable[[ModelSpec], bool]) -> list[ModelSpec]:
+    """`count` specs that are `wanted` and differ in more than one size, the same ones for the same seed."""
+    found: dict[tuple[object, ...], ModelSpec] = {}
 
     @seed(first_seed)
     @settings(
-        max_examples=4 * count,
+        max_examples=EXAMPLES,
         phases=[Phase.generate],
         database=None,
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )
-    @given(specs(with_mtp))
+    @given(specs())
     def collect(spec: ModelSpec) -> None:
-        found.setdefault(spec.model_dump_json(exclude={"name"}), spec)
+        if wanted(spec):
+            found.setdefault((spec.pattern, spec.engine.max_drafts), spec)
 
     collect()
-    return [*found.values()][-count:]
+    assert len(found) >= count, f"only {len(found)} of {EXAMPLES} drawn specs are wanted"
+    every = len(found) // count
+    return [*found.values()][::every][:count]
+
+
+def is_hybrid_with_drafts(spec: ModelSpec) -> bool:
+    """Both mixers, an MTP module and at least three drafts."""
+    kinds = {layer.mixer.kind for layer in spec.pattern_layers}
+    return len(kinds) == 2 and spec.mtp is not None and spec.engine.max_drafts >= 3
+
+
+def drafts_past_the_conv(spec: ModelSpec) -> bool:
+    """A hybrid whose verify pass is longer than its conv window."""
+    widths = [layer.mixer.conv_width for layer in spec.pattern_layers if isinstance(layer.mixer, Mamba2Spec)]
+    return is_hybrid_with_drafts(spec) and spec.engine.max_drafts >= max(widths) + 2
 
 
 def subjects(count: int, first_seed: int, folder: Path) -> Iterator[Subject]:
-    """Drawn specs, built under `folder` (kept there for the next run). Half of them surely have an MTP module."""
-    drawn = drawn_specs(count - count // 2, first_seed) + drawn_specs(count // 2, first_seed + 1, with_mtp=True)
+    """Drawn specs, built under `folder` and kept there: a quarter anything, the rest hybrids that draft."""
+    anything, deep = count // 4, count // 4
+    drawn = drawn_specs(count - anything - deep, first_seed, is_hybrid_with_drafts)
+    drawn += drawn_specs(deep, first_seed + 1, drafts_past_the_conv) if deep else []
+    drawn += drawn_specs(anything, first_seed + 2, lambda spec: True) if anything else []
     for number, spec in enumerate(drawn):
         plan = lower(spec, "cpu")
         package = folder / plan.sha256[:16]
