@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import platform
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
@@ -16,9 +15,8 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from codegen.aot_worker import Job, Resources, compile_job, source_folder
+from codegen.aot_worker import Job, Resources, compile_job, cpu_fingerprint, device_functions
 from codegen.errors import BuildFailed
-from codegen.knobs import c_compiler
 from codegen.plan import Plan
 from codegen.render import target_folder
 
@@ -98,15 +96,9 @@ def _key(job: Job) -> str:
 @cache
 def _toolchain(target: str) -> str:
     """Identity of everything outside the kernel that decides its binary."""
-    sources = [source_folder() / "device.py"]
     parts = [target, platform.machine(), platform.python_version(), _version("triton"), _version("torch")]
-    if target == "cpu":
-        sources += sorted(path for path in (source_folder() / "cpu").rglob("*") if path.suffix in (".py", ".c", ".h"))
-        parts += [_compiler(), _cpu_flags()]
-    digest = hashlib.sha256()
-    for path in sources:
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    return "\0".join([*parts, digest.hexdigest()])
+    parts.append(hashlib.sha256(device_functions().read_bytes()).hexdigest())
+    return "\0".join([*parts, cpu_fingerprint()] if target == "cpu" else parts)
 
 
 def _version(package: str) -> str:
@@ -114,22 +106,6 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "absent"
-
-
-def _compiler() -> str:
-    command = [c_compiler(), "--version"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        return "no compiler"
-
-
-def _cpu_flags() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
 
 
 def _prune(cache_dir: Path, current: set[str]) -> None:

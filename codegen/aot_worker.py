@@ -123,6 +123,13 @@ def _cubin_usage(cubin: bytes) -> dict[str, int]:
     return {name: int(found.get(name, 0)) for name in ("REG", "STACK", "LOCAL", "SHARED")}
 
 
-def source_folder() -> Path:
-    """Where the device functions live: part of what decides whether a compiled kernel is current."""
-    return Path(__file__).resolve().parent.parent / "runtime"
+def device_functions() -> Path:
+    """The module of device functions that every kernel may use."""
+    return Path(__file__).resolve().parent.parent / "runtime" / "device.py"
+
+
+def cpu_fingerprint() -> str:
+    """Hash of the CPU backend's source, flags, compiler and processor. Raises its CompilerMissing."""
+    from runtime.cpu.toolchain import fingerprint
+
+    return fingerprint()

@@ -54,3 +54,17 @@ class OutputRefused(CodegenError):
 
     code = "build-output"
     template = "refusing to write into {path}: {detail}"
+
+
+class BadSpecName(CodegenError):
+    """The spec's file name cannot be written into a comment of the generated files."""
+
+    code = "build-spec-name"
+    template = "the spec's file name {name!r} holds characters that generated files cannot quote; rename it"
+
+
+class BadShape(CodegenError):
+    """`explain` is asked for a step that the package could not run."""
+
+    code = "explain-shape"
+    template = "{option} = {value} is not possible for this spec: {allowed}"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from codegen import __version__
-from codegen.errors import OutputRefused
+from codegen.errors import BadSpecName, OutputRefused
 from codegen.plan import Plan
 from codegen.render import render_package, target_folder
 from dsl import ModelSpec
@@ -18,6 +19,7 @@ from dsl import ModelSpec
 MANIFEST = "manifest.json"
 SPEC = "spec.json"
 FORMAT = 1
+SPEC_NAME = re.compile(r"[\w.+@=-]{1,200}")
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,12 @@ class Written:
 
 
 def write_package(plans: list[Plan], directory: Path, spec: ModelSpec, spec_path: str) -> Written:
-    """Render `plans` (one per target) into `directory`. Identical input gives identical bytes. Raises OutputRefused."""
-    command = f"python -m codegen build {spec_path} " + " ".join(f"--target {plan.target}" for plan in plans)
+    """Render `plans` (one per target) into `directory`. Identical input gives identical bytes, wherever the spec lies.
+
+    Raises OutputRefused, or BadSpecName.
+    """
+    targets = " ".join(f"--target {plan.target}" for plan in plans)
+    command = f"python -m codegen build {_spec_name(spec_path)} {targets}"
     files = render_package(plans, command) | {SPEC: _spec_json(spec)}
     previous = _previous(directory)
     changed = sum(_write_if_changed(directory / path, text) for path, text in files.items())
@@ -40,6 +46,14 @@ def write_package(plans: list[Plan], directory: Path, spec: ModelSpec, spec_path
         (directory / path).unlink(missing_ok=True)
     _write_if_changed(directory / MANIFEST, _manifest(plans, files))
     return Written(len(files), changed, len(stale))
+
+
+def _spec_name(spec_path: str) -> str:
+    """File name of the spec, as the generated files quote it."""
+    name = Path(spec_path).name
+    if not SPEC_NAME.fullmatch(name):
+        raise BadSpecName(name=name)
+    return name
 
 
 def _spec_json(spec: ModelSpec) -> str:

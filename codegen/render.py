@@ -68,6 +68,14 @@ def ident(value: object) -> str:
     raise PlanInvalid(node=repr(value), detail="not an identifier")
 
 
+def comment(value: object) -> str:
+    """Text that stays inside one comment or docstring line, refused if it could end it."""
+    text = str(value)
+    if text.isprintable() and '"""' not in text and "\\" not in text:
+        return text
+    raise PlanInvalid(node=repr(value), detail="does not fit in one comment line")
+
+
 @cache
 def environment() -> jinja2.Environment:
     """The only Jinja environment of the project."""
@@ -81,6 +89,7 @@ def environment() -> jinja2.Environment:
     )
     env.filters["literal"] = literal
     env.filters["ident"] = ident
+    env.filters["comment"] = comment
     return env
 
 

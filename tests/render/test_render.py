@@ -9,11 +9,11 @@ import jinja2
 import jinja2.meta
 import pytest
 
-from codegen.errors import CodegenError, OutputRefused
+from codegen.errors import BadSpecName, CodegenError, OutputRefused
 from codegen.lower import lower
 from codegen.package import MANIFEST, write_package
 from codegen.plan import Plan
-from codegen.render import TEMPLATES, environment, ident, literal, render_package, render_target
+from codegen.render import TEMPLATES, comment, environment, ident, literal, render_package, render_target
 from dsl import ModelSpec, load_spec
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,9 +88,26 @@ def test_headers_have_a_fixed_line_count(plan: Plan) -> None:
     assert len(starts) == 1
 
 
-def test_rendered_text_names_no_machine_and_no_time(plan: Plan) -> None:
-    for path, text in render_target(plan, COMMAND).items():
-        assert str(ROOT) not in text, path
+def test_a_package_does_not_depend_on_where_its_spec_lies(spec: ModelSpec, tmp_path: Path) -> None:
+    plans = [lower(spec, target) for target in TARGETS]
+    write_package(plans, tmp_path / "here", spec, "specs/tiny-hybrid.yaml")
+    write_package(plans, tmp_path / "there", spec, str(ROOT / "specs" / "tiny-hybrid.yaml"))
+    files = sorted(path.relative_to(tmp_path / "here") for path in (tmp_path / "here").rglob("*") if path.is_file())
+    for path in files:
+        assert (tmp_path / "here" / path).read_bytes() == (tmp_path / "there" / path).read_bytes(), path
+
+
+@pytest.mark.parametrize("name", ["a\nimport os #.yaml", 'x""".yaml', "a b.yaml", "\u2028.yaml", "$(id).yaml"])
+def test_a_hostile_file_name_never_reaches_generated_code(spec: ModelSpec, tmp_path: Path, name: str) -> None:
+    with pytest.raises(BadSpecName):
+        write_package([lower(spec, "cpu")], tmp_path / "p", spec, name)
+    assert not (tmp_path / "p").exists()
+
+
+@pytest.mark.parametrize("value", ["two\nlines", 'ends """ here', "back\\slash", "\x00"])
+def test_comment_refuses_what_could_end_a_comment(value: str) -> None:
+    with pytest.raises(CodegenError):
+        comment(value)
 
 
 def test_every_kernel_template_is_rendered_by_some_spec() -> None:

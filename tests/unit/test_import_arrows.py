@@ -20,7 +20,7 @@ ALLOWED = {
 }
 # Applications may import both sides.
 APPLICATIONS = ("codegen/verify", "codegen/aot_worker.py")
-ENVIRONMENT_READERS = ("runtime/cpu/knobs.py", "runtime/knobs.py", "codegen/knobs.py")
+ENVIRONMENT_READERS = ("runtime/cpu/knobs.py",)
 
 
 def modules(folder: str) -> Iterator[Path]:

@@ -16,7 +16,7 @@ def test_mutant_fails_and_is_located(
 ) -> None:
     package = copy_package(toy_package, tmp_path / "mutant")
     mutant.plant(package, monkeypatch)
-    report = verify_package(package, prompts=5, new_tokens=12, bisect=True)
+    report = verify_package(package, prompts=6, new_tokens=16, bisect=True)
     failed = [check.name for check in report.checks if not check.passed]
     assert mutant.check in failed
     first = report.check(mutant.check).findings[0]
