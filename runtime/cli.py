@@ -83,7 +83,7 @@ def generate(
     Example: python -m runtime generate build/tiny_hybrid --prompt "def main():" --max-new-tokens 64
     """
     with _user_errors():
-        text = sys.stdin.read() if prompt == "-" else prompt
+        text = sys.stdin.buffer.read() if prompt == "-" else prompt
         package = open_package(directory, target)
         engine = Engine(package, find_weights(package, weights), drafts=drafts, threads=threads, eager=eager)
         request = engine.submit(text, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)

@@ -98,6 +98,13 @@ class PromptEmpty(RuntimeStateError):
     template = "the prompt is empty: a request needs at least one token"
 
 
+class PromptNotText(RuntimeStateError):
+    """A str prompt holds what no UTF-8 text can."""
+
+    code = "prompt-not-text"
+    template = "the prompt cannot be encoded as UTF-8 ({detail} at character {position}); pass bytes instead"
+
+
 class PromptTooLong(RuntimeStateError):
     """A prompt leaves no room for a single new token."""
 

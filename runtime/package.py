@@ -11,16 +11,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import torch
 
-from runtime.errors import PackageDamaged, PackageNotFound, PackageTooNew, TargetMissing
+from runtime.errors import PackageDamaged, TargetMissing
 from runtime.kernel_cache import cache_scope
+from runtime.manifest import Manifest, TargetEntry, read_manifest, verify_files
 from runtime.plan import Plan, read_plan
-
-MANIFEST = "manifest.json"
-FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -29,7 +26,6 @@ class Package:
 
     path: Path
     name: str
-    spec_sha256: str
     numerics_sha256: str
     plan: Plan
     step: ModuleType
@@ -51,54 +47,22 @@ def open_package(path: str | Path, target: str | None = None) -> Package:
     Raises PackageNotFound, PackageDamaged, PackageTooNew or TargetMissing.
     """
     path = Path(path).resolve()
-    manifest = _read_manifest(path)
-    _verify_files(path, manifest["files"])
-    target = _pick_target(path, manifest["targets"], target)
-    entry = manifest["targets"][target]
+    manifest = read_manifest(path)
+    verify_files(path, manifest.files)
+    entry = manifest.targets[_pick_target(path, manifest.targets, target)]
+    folder = path / entry.folder
     try:
-        plan = read_plan(json.loads((path / entry["folder"] / "plan.json").read_text()))
-    except (ValueError, KeyError, TypeError) as error:
-        raise PackageDamaged(path=path / entry["folder"] / "plan.json", detail=f"not a plan ({error})") from error
+        plan = read_plan(json.loads((folder / "plan.json").read_text()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PackageDamaged(path=folder / "plan.json", detail=f"not a plan ({error})") from error
     return Package(
         path=path,
-        name=manifest["name"],
-        spec_sha256=manifest["spec_sha256"],
-        numerics_sha256=entry["numerics_sha256"],
+        name=manifest.name,
+        numerics_sha256=entry.numerics_sha256,
         plan=plan,
-        step=_import_step(path / entry["folder"], plan, manifest),
-        cache_folder=path / "cache" / entry["folder"],
+        step=_import_step(folder, plan, manifest),
+        cache_folder=path / "cache" / entry.folder,
     )
-
-
-def _read_manifest(path: Path) -> dict[str, Any]:
-    file = path / MANIFEST
-    if not file.is_file():
-        raise PackageNotFound(path=path, manifest=MANIFEST)
-    try:
-        manifest = json.loads(file.read_text())
-        found = manifest["format"]
-        if type(found) is int and found > FORMAT:
-            raise PackageTooNew(path=path, found=found, known=FORMAT)
-        missing = {"name", "spec_sha256", "targets", "files"} - set(manifest)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise PackageDamaged(path=file, detail=f"not a manifest ({error!r})") from error
-    if missing or type(found) is not int:
-        raise PackageDamaged(path=file, detail=f"lacks {', '.join(sorted(missing)) or 'a format number'}")
-    return dict(manifest)
-
-
-def _verify_files(path: Path, files: Mapping[str, str]) -> None:
-    """Every listed file is there with its hash. Raises PackageDamaged with the first that is not."""
-    for name, digest in files.items():
-        file = path / name
-        if not file.is_file():
-            raise PackageDamaged(path=path, detail=f"{name} is missing")
-        try:
-            found = hashlib.sha256(file.read_bytes()).hexdigest()
-        except OSError as error:
-            raise PackageDamaged(path=path, detail=f"{name} cannot be read ({error.strerror})") from error
-        if found != digest:
-            raise PackageDamaged(path=path, detail=f"{name} differs from its hash in {MANIFEST}")
 
 
 def _usable(target: str) -> bool:
@@ -112,7 +76,7 @@ def _usable(target: str) -> bool:
     return capability == str(10 * major + minor)
 
 
-def _pick_target(path: Path, targets: Mapping[str, Any], wanted: str | None) -> str:
+def _pick_target(path: Path, targets: Mapping[str, TargetEntry], wanted: str | None) -> str:
     if wanted is not None:
         if wanted not in targets:
             raise TargetMissing(path=path, wanted=wanted, present=", ".join(targets) or "none")
@@ -123,9 +87,9 @@ def _pick_target(path: Path, targets: Mapping[str, Any], wanted: str | None) -> 
     return usable[0]
 
 
-def _import_step(folder: Path, plan: Plan, manifest: Mapping[str, Any]) -> ModuleType:
+def _import_step(folder: Path, plan: Plan, manifest: Manifest) -> ModuleType:
     """Import <folder>/step.py as part of a package whose name is unique to its content and place."""
-    identity = f"{folder}\0{json.dumps(manifest, sort_keys=True)}"
+    identity = f"{folder}\0{manifest.digest}"
     digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
     parent = f"stepforge_package_{plan.name.replace('-', '_')}_{digest}"
     name = f"{parent}.step"

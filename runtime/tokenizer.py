@@ -5,6 +5,8 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterable, Sequence
 
+from runtime.errors import PromptNotText
+
 NUM_BYTES = 256
 
 
@@ -15,8 +17,14 @@ class ByteTokenizer:
         self.specials = {name: NUM_BYTES + i for i, name in enumerate(specials)}
 
     def encode(self, text: str | bytes) -> list[int]:
-        """Ids of a prompt: `bos` first if there is one, then the bytes (UTF-8 of a str)."""
-        content = text.encode() if isinstance(text, str) else text
+        """Ids of a prompt: `bos` first if there is one, then the bytes (UTF-8 of a str).
+
+        Bytes a command line could not decode arrive as lone surrogates, and become those bytes. Raises PromptNotText.
+        """
+        try:
+            content = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
+        except UnicodeEncodeError as error:
+            raise PromptNotText(detail=error.reason, position=error.start) from None
         bos = self.specials.get("bos")
         return [*content] if bos is None else [bos, *content]
 

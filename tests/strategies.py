@@ -1,22 +1,13 @@
-"""Hypothesis strategies of valid specs: small, and odd wherever a spec may be odd; profiles `ci` and `nightly`.
-
-`ci` is the default: bounded and derandomised. HYPOTHESIS_PROFILE=nightly chooses the other.
-"""
+"""Hypothesis strategies of valid specs: small, and odd wherever a spec may be odd."""
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import yaml
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from dsl.spec import ModelSpec
-
-settings.register_profile("ci", max_examples=40, derandomize=True, deadline=None, print_blob=True)
-settings.register_profile("nightly", max_examples=2000, deadline=None, print_blob=True)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 Data = dict[str, Any]
 PAGE_SIZES = (8, 16, 32, 64, 128)

@@ -1,0 +1,11 @@
+"""Hypothesis profiles of every test: `ci`, the default, is bounded and derandomised; `--hypothesis-profile=nightly`."""
+
+from hypothesis import settings
+
+settings.register_profile("ci", max_examples=40, derandomize=True, deadline=None, print_blob=True)
+settings.register_profile("nightly", max_examples=2000, deadline=None, print_blob=True)
+
+
+def pytest_configure(config):
+    if not config.getoption("--hypothesis-profile"):
+        settings.load_profile("ci")
