@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from codegen.cost import Shape, step_costs
-from codegen.errors import CodegenError
+from codegen.errors import BadShape, CodegenError
 from codegen.lower import TARGETS, lower
 from codegen.memory import memory_table, total_bytes
 from codegen.package import write_package
@@ -157,7 +157,7 @@ def verify(
 def explain(
     spec_path: SpecPath,
     target: Target = "cpu",
-    drafts: Annotated[int, typer.Option(min=0, max=7, help="K: draft tokens per step.")] = 0,
+    drafts: Annotated[int, typer.Option(min=0, help="K: draft tokens per step.")] = 0,
     bucket: Annotated[int, typer.Option(min=1, help="Slots in the step.")] = 1,
     context: Annotated[int, typer.Option(min=1, help="Tokens already in the context.")] = 256,
     dump: Annotated[str | None, typer.Option(help="`plan`: print the plan as JSON and nothing else.")] = None,
@@ -166,6 +166,7 @@ def explain(
     """Show what a step does: launches, bytes and FLOPs per layer, kernels, and the memory table."""
     with user_errors():
         plan = lower(load_spec(spec_path), target)
+        _check_shape(plan, drafts, bucket, context)
     if dump == "plan":
         print(plan.to_json(), end="")
         return
@@ -184,6 +185,16 @@ def explain(
     )
     out.print(_cost_table("by kernel", kernels, totals))
     out.print(_memory(plan))
+
+
+def _check_shape(plan: Plan, drafts: int, bucket: int, context: int) -> None:
+    """Raise BadShape for a step that no engine of this plan runs."""
+    limits = plan.limits
+    for option, value, most in (("--drafts", drafts, limits.max_drafts), ("--context", context, limits.max_context)):
+        if value > most:
+            raise BadShape(option=option, value=value, allowed=f"at most {most}")
+    if bucket not in limits.buckets:
+        raise BadShape(option="--bucket", value=bucket, allowed=f"one of {', '.join(map(str, limits.buckets))}")
 
 
 def _grouped(costs: list[Any], key: Callable[[Any], str]) -> dict[str, dict[str, int]]:

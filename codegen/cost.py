@@ -1,4 +1,7 @@
-"""Bytes and FLOPs of a step, launch by launch: the roofline that `explain` prints and the bench measures against."""
+"""Bytes and FLOPs of a step, launch by launch: the roofline that `explain` prints.
+
+`runtime/traffic.py` counts the same bytes from plan.json for the bench; a test holds them equal.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ def launch_cost(plan: Plan, section: Section, launch: Launch, rows: int, count: 
     template = plan.kernel(launch.kernel).template.removeprefix("kernels/").removesuffix(".py.j2")
     rule = FLOPS.get(template)
     flops = rule(plan, launch, rows, shape) if rule is not None else 0
-    moved = sum(_moved(plan, buffer, rows, shape, template) for buffer in buffers)
+    moved = sum(_moved(plan, buffer, rows, shape, template == "attention") for buffer in buffers)
     return Cost(section.name, launch.layer, launch.kernel, moved, flops, count)
 
 
@@ -62,7 +65,8 @@ def _step_sections(plan: Plan, shape: Shape) -> Iterator[tuple[Section, int, int
         yield plan.section("drafter"), shape.bucket, shape.drafts - 1
 
 
-def _moved(plan: Plan, buffer: Buffer, rows: int, shape: Shape, template: str) -> int:
+def _moved(plan: Plan, buffer: Buffer, rows: int, shape: Shape, attends: bool) -> int:
+    """Bytes of weights, states and KV that a launch reads or writes, each once; scratch stays in the nearest cache."""
     per_entry = buffer.bytes // buffer.shape[0]
     if buffer.role is Role.WEIGHT:
         gathered = buffer.name == "embed"
@@ -70,11 +74,8 @@ def _moved(plan: Plan, buffer: Buffer, rows: int, shape: Shape, template: str) -
     if buffer.role is Role.STATE:
         return 2 * shape.bucket * per_entry
     if buffer.role is Role.KV:
-        pages = -(-shape.context // plan.limits.page_size)
-        return (
-            shape.bucket * pages * per_entry if template == "attention" else rows * per_entry // plan.limits.page_size
-        )
-    return rows * per_entry if buffer.role is Role.SCRATCH else 0
+        return per_entry // plan.limits.page_size * (shape.bucket * shape.context if attends else rows)
+    return 0
 
 
 def _matmul_flops(plan: Plan, launch: Launch, rows: int, _: Shape) -> int:

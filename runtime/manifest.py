@@ -1,4 +1,4 @@
-"""The manifest of a package: every file with its hash, where each target lies. Read strictly: packages are untrusted."""
+"""The manifest of a package: files with their hashes, where each target lies. Read strictly: packages are untrusted."""
 
 from __future__ import annotations
 

@@ -1,0 +1,24 @@
+"""explain and the bench count the same bytes, from the same plan, by different code."""
+
+from __future__ import annotations
+
+import pytest
+
+from codegen import cost
+from codegen.lower import lower
+from runtime import traffic
+from tests.cpu.engine.toys import toy_spec
+
+
+@pytest.mark.parametrize("drafts", [0, 1, 3, 7])
+@pytest.mark.parametrize("bucket", [1, 4])
+def test_explain_and_bench_agree(package, drafts: int, bucket: int) -> None:
+    plan = lower(toy_spec(), "cpu")
+    explained = [
+        (entry.kernel, entry.bytes)
+        for entry in cost.step_costs(plan, cost.Shape(bucket, drafts, 50))
+        for _ in range(entry.count)
+    ]
+    shape = traffic.Shape(bucket, drafts, drafts, 50, drafting=drafts > 0)
+    counted = [(launch.kernel, launch.bytes) for launch in traffic.step_launches(package.plan, shape)]
+    assert sorted(explained) == sorted(counted)
