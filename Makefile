@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SETUP := $(VENV)/.setup
 
-.PHONY: setup demo test lint fast train bench clean
+.PHONY: setup demo test lint fast clean
 
 setup: $(SETUP)
 

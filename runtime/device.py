@@ -52,6 +52,74 @@ def mamba2_fold(state, x, b, dt, decay):
 
 
 @triton.jit
+def mamba2_fold_records(
+    state,
+    first,
+    last,
+    records,
+    steps,
+    a,
+    o_x,
+    m_x,
+    o_b,
+    m_b,
+    RING: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    HEADS: tl.constexpr,
+):
+    """Fold the records of positions [first, last) in order.
+
+    records [RING, CHANNELS] fp32, x at o_x and B at o_b; steps [RING, HEADS] fp32, from the head on.
+    """
+    for here in range(first, last):
+        record = records + (here & (RING - 1)) * CHANNELS
+        dt = tl.load(steps + (here & (RING - 1)) * HEADS)
+        b_x = tl.load(record + o_x, mask=m_x, other=0.0)
+        b_b = tl.load(record + o_b, mask=m_b, other=0.0)
+        state = mamba2_fold(state, b_x, b_b, dt, tl.exp(dt * a))
+    return state
+
+
+@triton.jit
+def conv_append(
+    raw, here, conv_ring, weight, bias, o_c, m_c, WIDTH: tl.constexpr, RING: tl.constexpr, CHANNELS: tl.constexpr
+):
+    """Put the raw inputs of position `here` into the ring; returns silu of the causal conv there, oldest tap first.
+
+    conv_ring [RING, CHANNELS], weight [WIDTH, CHANNELS], bias [CHANNELS] fp32; positions below zero read as zero.
+    """
+    tl.store(conv_ring + (here & (RING - 1)) * CHANNELS + o_c, raw, mask=m_c)
+    acc = tl.load(bias + o_c, mask=m_c, other=0.0)
+    for j in tl.static_range(WIDTH - 1):
+        past = here - (WIDTH - 1) + j
+        tap = tl.load(conv_ring + (past & (RING - 1)) * CHANNELS + o_c, mask=m_c & (past >= 0), other=0.0)
+        acc = tl.fma(tap, tl.load(weight + j * CHANNELS + o_c, mask=m_c, other=0.0), acc)
+    return silu(tl.fma(raw, tl.load(weight + (WIDTH - 1) * CHANNELS + o_c, mask=m_c, other=0.0), acc))
+
+
+@triton.jit
+def conv_window(position, conv_ring, window, o_c, m_c, WIDTH: tl.constexpr, RING: tl.constexpr, CHANNELS: tl.constexpr):
+    """Copy the raw inputs of the WIDTH - 1 positions before `position` to window [WIDTH - 1, CHANNELS]."""
+    for j in tl.static_range(WIDTH - 1):
+        past = position - (WIDTH - 1) + j
+        kept = tl.load(conv_ring + (past & (RING - 1)) * CHANNELS + o_c, mask=m_c & (past >= 0), other=0.0)
+        tl.store(window + j * CHANNELS + o_c, kept, mask=m_c)
+
+
+@triton.jit
+def attend_page(scores, b_v, top, total, acc):
+    """One page of online softmax. scores [G, PAGE] fp32, b_v [PAGE, D] bf16; so far: top [G], total [G, PAGE], acc [G, D].
+
+    Source: arXiv 2205.14135, algorithm 1.
+    """
+    new_top = tl.maximum(top, tl.max(scores, axis=1))
+    weights = tl.exp(scores - new_top[:, None])
+    rescale = tl.exp(top - new_top)
+    total = total * rescale[:, None] + weights
+    return new_top, total, tl.dot(weights.to(tl.bfloat16), b_v, acc * rescale[:, None])
+
+
+@triton.jit
 def gumbel(seed, position, token):
     """Standard Gumbel noise of (seed, position, token id): Philox 4x32-10, `u` strictly inside (0, 1)."""
     zero = token * 0

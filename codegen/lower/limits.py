@@ -26,7 +26,7 @@ def resolve_limits(spec: ModelSpec) -> Limits:
     return Limits(
         max_slots=engine.max_slots,
         max_context=engine.max_context,
-        max_drafts=engine.max_drafts if spec.mtp is not None else 0,
+        max_drafts=engine.max_drafts,
         max_rows=max_rows,
         ring=ring,
         prefill_chunk=engine.prefill_chunk,
