@@ -108,7 +108,7 @@ def conv_window(position, conv_ring, window, o_c, m_c, WIDTH: tl.constexpr, RING
 
 @triton.jit
 def attend_page(scores, b_v, top, total, acc):
-    """One page of online softmax. scores [G, PAGE] fp32, b_v [PAGE, D] bf16; so far: top [G], total [G, PAGE], acc [G, D].
+    """One page of online softmax. scores [G, PAGE] fp32, b_v [PAGE, D] bf16, top [G], total [G, PAGE], acc [G, D].
 
     Source: arXiv 2205.14135, algorithm 1.
     """

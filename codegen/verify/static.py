@@ -9,7 +9,7 @@ from pathlib import Path
 
 from codegen.lower import lower
 from codegen.package import MANIFEST
-from codegen.verify.errors import CannotVerify
+from codegen.verify.errors import cannot_verify
 from codegen.verify.launches import LaunchTap, call_section, mismatches, planned
 from codegen.verify.modes import Mode
 from codegen.verify.outcome import Outcome
@@ -17,14 +17,13 @@ from codegen.verify.probe import Replay
 from codegen.verify.report import Finding
 from codegen.verify.subject import Subject
 from runtime.executor import Phase
+from runtime.manifest import read_manifest
 
 
 def check_files(directory: Path) -> Outcome:
-    """Every file of the manifest is there and has its hash. Raises CannotVerify if there is no manifest."""
-    try:
-        files: dict[str, str] = json.loads((directory / MANIFEST).read_text())["files"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CannotVerify(detail=f"{directory} holds no readable {MANIFEST}: build a package first") from error
+    """Every file of the manifest is there and has its hash. Raises CannotVerify without a sound manifest."""
+    with cannot_verify():
+        files = read_manifest(directory).files
     findings = []
     for name, digest in files.items():
         file = directory / name

@@ -12,7 +12,7 @@ from codegen.lower import lower
 from codegen.package import write_package
 from dsl import ModelSpec, load_spec
 from tests.cpu.engine.toys import toy_spec
-from tests.fuzz.corpus import drawn_specs
+from tests.fuzz.corpus import drawn_specs, is_hybrid_with_drafts
 
 ROOT = Path(__file__).resolve().parents[3]
 KEPT = ROOT / "build" / "tests" / "verify"
@@ -35,7 +35,7 @@ def toy_package() -> Path:
 
 @pytest.fixture(scope="session")
 def drawn_package() -> Path:
-    (spec,) = drawn_specs(1, first_seed=5, with_mtp=True)
+    (spec,) = drawn_specs(1, 5, is_hybrid_with_drafts)
     return built("drawn", spec)
 
 

@@ -79,14 +79,12 @@ def conv_ring_by_cursor(package: Path, _: pytest.MonkeyPatch) -> None:
         package,
         "cpu/kernels/mamba2_conv_step_*.py",
         (
-            "    ring = slot",
+            "    for t in range(",
             "    folded = tl.load(state_len + slot)\n"
             "    cursor = tl.where(folded == start, start, folded + rows_per_slot)\n"
-            "    ring = slot",
+            "    for t in range(",
         ),
-        ("        here = start + t\n", "        here = start + t\n        at = cursor + t\n"),
-        ("tl.store(conv_ring + ring + (here & (RING - 1))", "tl.store(conv_ring + ring + (at & (RING - 1))"),
-        ("past = here - (WIDTH - 1) + j", "past = at - (WIDTH - 1) + j"),
+        ("conv_append(raw, here, ", "conv_append(raw, cursor + t, "),
     )
 
 
