@@ -9,7 +9,8 @@ from codegen.lower import lower
 from codegen.package import write_package
 from dsl import load_spec
 
-SPECS = sorted((Path(__file__).resolve().parents[2] / "specs").glob("*.yaml"))
+ROOT = Path(__file__).resolve().parents[2]
+SPECS = sorted([*(ROOT / "specs").glob("*.yaml"), *(ROOT / "tests" / "specs").glob("*.yaml")])
 SHARED_LIMIT = {"cuda:80": 163 * 1024, "cuda:90": 227 * 1024, "cuda:100": 227 * 1024}
 
 

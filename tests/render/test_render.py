@@ -17,12 +17,16 @@ from codegen.render import TEMPLATES, comment, environment, ident, literal, rend
 from dsl import ModelSpec, load_spec
 
 ROOT = Path(__file__).resolve().parents[2]
-SPECS = sorted((ROOT / "specs").glob("*.yaml"))
+SPECS = sorted([*(ROOT / "specs").glob("*.yaml"), *(ROOT / "tests" / "specs").glob("*.yaml")])
 TARGETS = ("cpu", "cuda:90")
 COMMAND = "python -m codegen build"
 
 
-@pytest.fixture(scope="module", params=[(spec, target) for spec in SPECS for target in TARGETS], ids=str)
+@pytest.fixture(
+    scope="module",
+    params=[(spec, target) for spec in SPECS for target in TARGETS],
+    ids=lambda param: f"{param[0].stem}-{param[1]}",
+)
 def plan(request: pytest.FixtureRequest) -> Plan:
     spec, target = request.param
     return lower(load_spec(spec), target)
