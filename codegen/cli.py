@@ -51,7 +51,7 @@ def user_errors() -> Iterator[None]:
     try:
         yield
     except (SpecError, CodegenError, OSError) as error:
-        err.print(str(error), style="red", markup=False, highlight=False)
+        err.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(2) from None
 
 
