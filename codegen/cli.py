@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Any
@@ -42,6 +43,14 @@ Target = Annotated[str, typer.Option("--target", help=f"One of {', '.join(TARGET
 Targets = Annotated[
     list[str] | None, typer.Option("--target", help=f"Repeatable; one of {', '.join(TARGETS)}. [default: cpu]")
 ]
+
+
+class Dump(StrEnum):
+    """What `explain --dump` prints."""
+
+    PLAN = "plan"
+
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 
 
@@ -102,7 +111,11 @@ def build(
         )
         return
     for name, entries in resources.items():
-        out.print(_resource_table(name, entries))
+        if any(entry.registers is not None for entry in entries):
+            out.print(_resource_table(name, entries))
+        size = sum(entry.bytes for entry in entries)
+        spilled = sum(entry.spill_bytes or 0 for entry in entries)
+        out.print(f"{name}: {len(entries)} kernels, {size / 1024:.0f} KiB of code, {spilled} bytes spilled")
     out.print(f"{directory}: {written.files} files ({written.changed} changed) in {seconds:.1f} s")
 
 
@@ -121,36 +134,12 @@ def _compile(plan: Plan, directory: Path, jobs: int | None, quiet: bool) -> list
 
 def _resource_table(target: str, entries: list[Any]) -> Table:
     table = Table(title=f"kernels on {target}", title_justify="left")
-    table.add_column("kernel")
-    for name in ("rows/tile", "registers", "spill bytes", "shared bytes", "binary bytes"):
-        table.add_column(name, justify="right")
+    table.add_column("kernel", overflow="fold")
+    for name in ("registers", "spilled", "shared"):
+        table.add_column(name, justify="right", no_wrap=True)
     for entry in entries:
-        values = (entry.row_tile, entry.registers, entry.spill_bytes, entry.shared_bytes, entry.bytes)
-        table.add_row(entry.kernel, *("-" if value is None else str(value) for value in values))
+        table.add_row(entry.kernel, str(entry.registers), str(entry.spill_bytes), str(entry.shared_bytes))
     return table
-
-
-@app.command()
-def verify(
-    directory: Annotated[Path, typer.Argument(help="Package folder, e.g. build/tiny_hybrid", show_default=False)],
-    weights: Annotated[Path | None, typer.Option(help="Weights file. [default: random ones, seeded]")] = None,
-    bisect: Annotated[
-        bool, typer.Option("--bisect", help="Name the first buffer, layer and position that differ.")
-    ] = False,
-    prompts: Annotated[int, typer.Option(min=1, help="Prompts to draw.")] = 8,
-    new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate for each.")] = 24,
-    as_json: AsJson = False,
-) -> None:
-    """Prove on this machine that the bits of a token depend only on its prefix, its seed and the build.
-
-    Every way of computing a token is compared with a cold run: chunks, graphs, drafts, batches, checkpoints. Exit
-    code 1 if a check fails, 2 if the package or the weights cannot be used.
-    """
-    with user_errors():
-        from codegen.verify.command import run_command
-
-        code = run_command(directory, weights, prompts, new_tokens, bisect, as_json, out)
-    raise typer.Exit(code)
 
 
 @app.command()
@@ -160,14 +149,14 @@ def explain(
     drafts: Annotated[int, typer.Option(min=0, help="K: draft tokens per step.")] = 0,
     bucket: Annotated[int, typer.Option(min=1, help="Slots in the step.")] = 1,
     context: Annotated[int, typer.Option(min=1, help="Tokens already in the context.")] = 256,
-    dump: Annotated[str | None, typer.Option(help="`plan`: print the plan as JSON and nothing else.")] = None,
+    dump: Annotated[Dump | None, typer.Option(help="Print the plan as JSON and nothing else.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what a step does: launches, bytes and FLOPs per layer, kernels, and the memory table."""
     with user_errors():
         plan = lower(load_spec(spec_path), target)
         _check_shape(plan, drafts, bucket, context)
-    if dump == "plan":
+    if dump is Dump.PLAN:
         print(plan.to_json(), end="")
         return
     costs = list(step_costs(plan, Shape(bucket, drafts, context)))

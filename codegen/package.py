@@ -36,14 +36,13 @@ def write_package(plans: list[Plan], directory: Path, spec: ModelSpec, spec_path
 
     Raises OutputRefused, or BadSpecName.
     """
-    targets = " ".join(f"--target {plan.target}" for plan in plans)
-    command = f"python -m codegen build {_spec_name(spec_path)} {targets}"
+    command = f"python -m codegen build {_spec_name(spec_path)}"
     files = render_package(plans, command) | {SPEC: _spec_json(spec)}
     previous = _previous(directory)
     changed = sum(_write_if_changed(directory / path, text) for path, text in files.items())
     stale = sorted(set(previous) - set(files))
     for path in stale:
-        (directory / path).unlink(missing_ok=True)
+        _remove(directory, path)
     _write_if_changed(directory / MANIFEST, _manifest(plans, files))
     return Written(len(files), changed, len(stale))
 
@@ -94,6 +93,15 @@ def _previous(directory: Path) -> list[str]:
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise OutputRefused(path=directory, detail=f"it exists, is not empty and has no {MANIFEST}")
     return []
+
+
+def _remove(directory: Path, path: str) -> None:
+    """Remove a file of ours and the folders that it leaves empty."""
+    (directory / path).unlink(missing_ok=True)
+    for parent in (directory / path).parents:
+        if parent == directory or not parent.is_dir() or any(parent.iterdir()):
+            return
+        parent.rmdir()
 
 
 def _inside(path: str) -> bool:

@@ -193,7 +193,8 @@ def render_package(plans: list[Plan], command: str) -> dict[str, str]:
     }
     for plan in plans:
         folder = target_folder(plan.target)
-        files |= {f"{folder}/{path}": text for path, text in render_target(plan, command).items()}
+        rendered = render_target(plan, f"{command} --target {plan.target}")
+        files |= {f"{folder}/{path}": text for path, text in rendered.items()}
     return files
 
 

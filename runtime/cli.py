@@ -13,10 +13,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from safetensors import SafetensorError
 
 from runtime.bench import BenchOptions, run_bench
 from runtime.cpu.errors import CpuBackendError
-from runtime.engine import DEFAULT_DRAFTS, Engine
+from runtime.engine import Engine
 from runtime.errors import BadOption, RuntimeStateError, WeightsNotFound
 from runtime.package import Package, open_package
 from runtime.request import Request
@@ -34,7 +35,9 @@ notes = Console(stderr=True, highlight=False)
 
 Directory = Annotated[Path, typer.Argument(help="Folder of the package, e.g. build/tiny_hybrid.", show_default=False)]
 Weights = Annotated[Path | None, typer.Option(help="safetensors file; default: specs/<name>/weights.safetensors.")]
-Drafts = Annotated[int, typer.Option(help="Tokens drafted per step by the MTP module; 0 turns it off.")]
+Drafts = Annotated[
+    int | None, typer.Option(help="Tokens drafted per step; 0 turns MTP off. Default: 3, or all allowed.")
+]
 Threads = Annotated[int | None, typer.Option(help="CPU threads; default: all there are. Never changes output.")]
 Temperature = Annotated[float, typer.Option(help="0 is greedy; sampling depends on --seed only.")]
 Seed = Annotated[int, typer.Option(help="Seed of the sampling noise.")]
@@ -71,7 +74,7 @@ def generate(
     max_new_tokens: Annotated[int, typer.Option(help="Tokens of the answer at most.")] = 128,
     temperature: Temperature = 0.0,
     seed: Seed = 0,
-    drafts: Drafts = DEFAULT_DRAFTS,
+    drafts: Drafts = None,
     threads: Threads = None,
     target: Target = None,
     eager: Annotated[bool, typer.Option("--eager", help="Launch kernel by kernel: same output, slower.")] = False,
@@ -134,6 +137,34 @@ def _report(request: Request) -> None:
     notes.print("[dim]" + " · ".join(parts) + "[/dim]")
 
 
+@app.command("random-weights")
+def random_weights(
+    directory: Directory,
+    output: Annotated[Path, typer.Option("-o", "--output", help="safetensors file to write.", show_default=False)],
+    seed: Annotated[int, typer.Option(help="Seed of the weights.")] = 0,
+) -> None:
+    """Write seeded random weights for a package, to try a spec before it is trained.
+
+    Example: python -m runtime random-weights build/mine -o build/mine.safetensors
+    """
+    from safetensors.torch import save_file
+
+    from runtime.random_weights import random_weights as make
+
+    with _user_errors():
+        tensors = make(open_package(directory).plan, seed)
+        partial = output.with_name(f".{output.name}.partial")
+        try:
+            save_file(tensors, partial)
+            partial.replace(output)
+        except (OSError, SafetensorError) as error:
+            partial.unlink(missing_ok=True)
+            raise BadOption(
+                option="--output", value=str(output), allowed=f"a file that can be written ({error})"
+            ) from None
+    notes.print(f"{output}: {len(tensors)} tensors, seed {seed}")
+
+
 @app.command()
 def bench(
     directory: Directory,
@@ -141,7 +172,7 @@ def bench(
     prompt_tokens: Annotated[int, typer.Option(help="Tokens of each prompt.")] = 256,
     new_tokens: Annotated[int, typer.Option(help="Tokens of each answer, exactly.")] = 256,
     batch: Annotated[int, typer.Option(help="Requests at once.")] = 1,
-    drafts: Drafts = DEFAULT_DRAFTS,
+    drafts: Drafts = None,
     threads: Threads = None,
     temperature: Temperature = 0.0,
     seed: Seed = 0,

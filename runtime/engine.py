@@ -16,7 +16,7 @@ from runtime.executor import Executor
 from runtime.package import Package, open_package
 from runtime.pages import PagePool
 from runtime.plan import Plan
-from runtime.request import Request, acceptance, check_options, check_prompt
+from runtime.request import Request, acceptance, check_options, check_prompt, ids_of
 from runtime.scheduler import Scheduler
 from runtime.stats import Stats, tokens_per_step
 from runtime.tokenizer import ByteTokenizer, TextStream
@@ -24,7 +24,6 @@ from runtime.weights import check_weights, open_weights
 
 Prompt = str | bytes | Sequence[int]
 DEFAULT_DRAFTS = 3
-MOST_DRAFTS = 1 << 10
 MOST_THREADS = 1 << 10
 
 
@@ -50,7 +49,7 @@ class Engine:
     """Runs a package with its weights. Not thread-safe: one caller at a time.
 
     package: path or opened package. weights: path of a safetensors file, or tensors by name.
-    drafts: tokens drafted per step, cut to what the package allows; 0 leaves the MTP module out for good unless
+    drafts: tokens drafted per step, default 3 or what the package allows; 0 leaves the MTP module out for good unless
     `drafting`. slots: requests decoded together, default all the package has. threads: CPU threads. eager: no graphs.
     checkpoints: keep and resume from recurrent states. prefill_chunk: tokens per prefill launch. max_queue: requests
     that may wait. Raises RuntimeStateError with a code: see runtime.errors.
@@ -61,7 +60,7 @@ class Engine:
         package: str | Path | Package,
         weights: str | Path | Mapping[str, Tensor],
         *,
-        drafts: int = DEFAULT_DRAFTS,
+        drafts: int | None = None,
         drafting: bool | None = None,
         slots: int | None = None,
         threads: int | None = None,
@@ -118,9 +117,10 @@ class Engine:
         """
         self._check_open()
         limits = self.package.plan.limits
-        tokens = self.tokenizer.encode(prompt) if isinstance(prompt, (str, bytes)) else list(prompt)
+        tokens = self.tokenizer.encode(prompt) if isinstance(prompt, (str, bytes)) else ids_of("prompt", prompt)
         eos = self.tokenizer.specials.get("eos")
-        stops = frozenset([*stop_tokens, *([eos] if eos is not None and stop_at_eos else [])])
+        own = [eos] if eos is not None and stop_at_eos else []
+        stops = frozenset([*ids_of("stop_tokens", stop_tokens), *own])
         check_options(limits, max_new_tokens, temperature, seed, stops)
         check_prompt(limits, tokens)
         if len(self.scheduler.waiting) >= self.max_queue:
@@ -242,9 +242,10 @@ def _in_range(option: str, value: int, low: int, high: int) -> int:
     return value
 
 
-def _drafting(plan: Plan, drafts: int, drafting: bool | None) -> tuple[int, bool]:
-    """Drafts that the package allows, and whether the MTP module runs at all."""
-    drafts = min(_in_range("drafts", drafts, 0, MOST_DRAFTS), plan.limits.max_drafts)
+def _drafting(plan: Plan, drafts: int | None, drafting: bool | None) -> tuple[int, bool]:
+    """Drafts per step and whether the MTP module runs at all, from what was asked. Raises BadOption."""
+    most = plan.limits.max_drafts
+    drafts = min(DEFAULT_DRAFTS, most) if drafts is None else _in_range("drafts", drafts, 0, most)
     drafting = plan.has_drafter and (drafts > 0 if drafting is None else drafting)
     if drafts and not drafting:
         raise BadOption(option="drafts", value=drafts, allowed="0 without drafting")

@@ -98,6 +98,13 @@ class PromptEmpty(RuntimeStateError):
     template = "the prompt is empty: a request needs at least one token"
 
 
+class NotTokenIds(RuntimeStateError):
+    """Something else came where token ids belong."""
+
+    code = "not-token-ids"
+    template = "{field} must be text, bytes or a sequence of integer ids; this {kind} is not"
+
+
 class PromptNotText(RuntimeStateError):
     """A str prompt holds what no UTF-8 text can."""
 

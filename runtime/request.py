@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import operator
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from runtime.checkpoints import Key
-from runtime.errors import BadOption, PromptEmpty, PromptTooLong, TokenOutOfRange, TooManyStopTokens
+from runtime.errors import BadOption, NotTokenIds, PromptEmpty, PromptTooLong, TokenOutOfRange, TooManyStopTokens
 from runtime.plan import Limits
 from runtime.retention import PrefixHash
 
@@ -92,6 +93,20 @@ def acceptance(accepted: dict[int, list[int]]) -> list[tuple[int, int]]:
         relevant = [counts for drafts, counts in accepted.items() if drafts > position]
         result.append((sum(sum(counts[position + 2 :]) for counts in relevant), sum(map(sum, relevant))))
     return result
+
+
+def ids_of(field_name: str, values: Iterable[object]) -> list[int]:
+    """Token ids as ints: Python's or any library's integers, never bool. Raises NotTokenIds."""
+    try:
+        return [_id(value) for value in values]
+    except TypeError:
+        raise NotTokenIds(field=field_name, kind=type(values).__name__) from None
+
+
+def _id(value: object) -> int:
+    if isinstance(value, bool):
+        raise TypeError("a bool is no id")
+    return operator.index(value)  # type: ignore[arg-type]
 
 
 def check_options(limits: Limits, max_new_tokens: int, temperature: float, seed: int, stops: frozenset[int]) -> None:

@@ -57,7 +57,7 @@ def test_context_limits_the_answer(engine, oracle):
         ([1] * 120, {}, errors.PromptTooLong),
         ([1, 258], {}, errors.TokenOutOfRange),
         ([-1], {}, errors.TokenOutOfRange),
-        ([True], {}, errors.TokenOutOfRange),
+        ([True], {}, errors.NotTokenIds),
         ([1], {"max_new_tokens": 0}, errors.BadOption),
         ([1], {"temperature": -0.1}, errors.BadOption),
         ([1], {"temperature": float("nan")}, errors.BadOption),
