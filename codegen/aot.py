@@ -10,12 +10,12 @@ import platform
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from codegen.aot_worker import Job, Resources, compile_job, cpu_fingerprint, device_functions
+from codegen.aot_worker import Job, Resources, compile_job, cpu_fingerprint, device_functions, end_with_parent
 from codegen.errors import BuildFailed
 from codegen.plan import Plan
 from codegen.render import target_folder
@@ -32,12 +32,12 @@ def compile_package(
     progress(kernel, done, total) is called after each. Raises BuildFailed with the first kernel that does not compile.
     """
     cache_dir = directory / "cache" / target_folder(plan.target)
-    known = _read_index(cache_dir)
+    known = {key: found for key, found in _read_index(cache_dir).items() if _intact(cache_dir, found)}
     work = {_key(job): job for job in compile_jobs(plan, directory)}
     missing = {key: job for key, job in work.items() if key not in known}
     done = {key: known[key] for key in work if key in known}
     for number, (key, resources) in enumerate(_compile(missing, jobs), start=1):
-        done[key] = resources
+        done[key] = replace(resources, sha256=_folder_sha256(cache_dir / resources.folder))
         if progress is not None:
             progress(resources.kernel, number, len(missing))
     if missing or set(known) - set(done):
@@ -70,7 +70,7 @@ def _compile(work: dict[str, Job], jobs: int | None) -> Iterator[tuple[str, Reso
         return
     workers = min(jobs or len(os.sched_getaffinity(0)), len(work))
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+    with ProcessPoolExecutor(workers, context, end_with_parent, (os.getpid(),)) as pool:
         futures = {pool.submit(compile_job, job): key for key, job in work.items()}
         for future in as_completed(futures):
             key = futures[future]
@@ -106,6 +106,24 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "absent"
+
+
+def _intact(cache_dir: Path, resources: Resources) -> bool:
+    """Whether a compiled kernel is there as it was compiled; a damaged one is removed, so that it is compiled again."""
+    folder = cache_dir / resources.folder
+    if not resources.folder.isalnum() or not folder.is_dir():
+        return False
+    if _folder_sha256(folder) == resources.sha256:
+        return True
+    shutil.rmtree(folder, ignore_errors=True)
+    return False
+
+
+def _folder_sha256(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.iterdir() if path.is_file()):
+        digest.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
 
 
 def _prune(cache_dir: Path, current: set[str]) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 POINTER_ALIGNMENT = 16
+WATCH_SECONDS = 1.0
 TRITON_TYPES = {"bf16": "bf16", "fp32": "fp32", "int32": "i32", "int64": "i64"}
 
 
@@ -32,7 +36,7 @@ class Job:
 class Resources:
     """What one compiled instance takes, and its folder in the cache.
 
-    registers, spill_bytes and shared_bytes are None where the target has no such notion.
+    registers, spill_bytes and shared_bytes are None where the target has no such notion. sha256: of the folder's files.
     """
 
     kernel: str
@@ -42,6 +46,18 @@ class Resources:
     registers: int | None = None
     spill_bytes: int | None = None
     shared_bytes: int | None = None
+    sha256: str = ""
+
+
+def end_with_parent(parent: int) -> None:
+    """Start a watch that ends this process when the build is gone: a killed build leaves no compiler behind."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(WATCH_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def compile_job(job: Job) -> Resources:

@@ -88,7 +88,7 @@ def build(
         Path | None, typer.Option("-o", "--output", help="Package folder. [default: build/<name>]")
     ] = None,
     target: Targets = None,
-    jobs: Annotated[int | None, typer.Option(help="Compiler processes. [default: one per core]")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Compiler processes. [default: one per core]")] = None,
     compile_kernels: Annotated[bool, typer.Option("--aot/--no-aot", help="Compile all kernels now.")] = True,
     as_json: AsJson = False,
 ) -> None:

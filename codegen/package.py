@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ from dsl import ModelSpec
 MANIFEST = "manifest.json"
 SPEC = "spec.json"
 FORMAT = 1
+MARK = ".stepforge-building"
 SPEC_NAME = re.compile(r"[\w.+@=-]{1,200}")
+SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -34,17 +37,19 @@ class Written:
 def write_package(plans: list[Plan], directory: Path, spec: ModelSpec, spec_path: str) -> Written:
     """Render `plans` (one per target) into `directory`. Identical input gives identical bytes, wherever the spec lies.
 
-    Raises OutputRefused, or BadSpecName.
+    An interrupted build leaves a mark, and the next one goes on. Raises OutputRefused, or BadSpecName.
     """
     command = f"python -m codegen build {_spec_name(spec_path)}"
     files = render_package(plans, command) | {SPEC: _spec_json(spec)}
     previous = _previous(directory)
+    _check_links(directory, [*files, MANIFEST])
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / MARK).touch()
     changed = sum(_write_if_changed(directory / path, text) for path, text in files.items())
-    stale = sorted(set(previous) - set(files))
-    for path in stale:
-        _remove(directory, path)
+    removed = sum(_remove(directory, path, previous[path]) for path in sorted(set(previous) - set(files)))
     _write_if_changed(directory / MANIFEST, _manifest(plans, files))
-    return Written(len(files), changed, len(stale))
+    (directory / MARK).unlink()
+    return Written(len(files), changed, removed)
 
 
 def _spec_name(spec_path: str) -> str:
@@ -79,42 +84,74 @@ def _manifest(plans: list[Plan], files: dict[str, str]) -> str:
     return json.dumps(content, indent=1, sort_keys=True) + "\n"
 
 
-def _previous(directory: Path) -> list[str]:
-    """Files of the package that is there, by its own manifest. Refuses a folder that holds something else."""
+def _previous(directory: Path) -> dict[str, str]:
+    """Files of the package that is there and their hashes, by its own manifest. Refuses a folder of something else."""
     manifest = directory / MANIFEST
     if manifest.is_file():
-        try:
-            files = json.loads(manifest.read_text())["files"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise OutputRefused(
-                path=directory, detail=f"its {MANIFEST} is damaged ({error}); remove the folder"
-            ) from error
-        return [path for path in files if _inside(path)]
+        return _recorded(directory, manifest)
+    if (directory / MARK).is_file():
+        for partial in directory.rglob(".*.partial"):
+            partial.unlink(missing_ok=True)
+        return {}
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise OutputRefused(path=directory, detail=f"it exists, is not empty and has no {MANIFEST}")
-    return []
+    return {}
 
 
-def _remove(directory: Path, path: str) -> None:
-    """Remove a file of ours and the folders that it leaves empty."""
-    (directory / path).unlink(missing_ok=True)
-    for parent in (directory / path).parents:
-        if parent == directory or not parent.is_dir() or any(parent.iterdir()):
-            return
+def _recorded(directory: Path, manifest: Path) -> dict[str, str]:
+    try:
+        content = json.loads(manifest.read_bytes())
+        ours = content["format"] == FORMAT and isinstance(content["generator"], str)
+        files = {path: sha256 for path, sha256 in content["files"].items() if ours and SHA256.fullmatch(sha256)}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        detail = f"its {MANIFEST} is damaged or not of a package ({error!r}); remove the folder or choose another"
+        raise OutputRefused(path=directory, detail=detail) from error
+    if not ours or len(files) != len(content["files"]):
+        raise OutputRefused(path=directory, detail=f"its {MANIFEST} is not that of a package; choose another folder")
+    return files
+
+
+def _check_links(directory: Path, paths: Iterable[str]) -> None:
+    """Nothing is written through a symbolic link. Raises OutputRefused."""
+    for path in paths:
+        for place in (directory / path, *(directory / path).parents):
+            if place == directory:
+                break
+            if place.is_symlink():
+                raise OutputRefused(path=place, detail="it is a symbolic link; remove it")
+
+
+def _remove(directory: Path, path: str, sha256: str) -> bool:
+    """Remove a file of ours, if it is still as we wrote it, and the folders that it leaves empty."""
+    file = directory / path
+    if not _inside(directory, path) or not file.is_file() or hashlib.sha256(file.read_bytes()).hexdigest() != sha256:
+        return False
+    file.unlink()
+    for parent in file.parents:
+        if parent == directory or any(parent.iterdir()):
+            break
         parent.rmdir()
+    return True
 
 
-def _inside(path: str) -> bool:
-    """Whether a manifest entry is a relative path without parent steps."""
+def _inside(directory: Path, path: str) -> bool:
+    """Whether a manifest entry names a file below the folder that no link leads to."""
     parts = Path(path)
-    return not parts.is_absolute() and ".." not in parts.parts
+    if parts.is_absolute() or ".." in parts.parts:
+        return False
+    return (directory / path).resolve() == directory.resolve() / path
 
 
 def _write_if_changed(path: Path, text: str) -> bool:
-    if path.is_file() and path.read_text() == text:
+    content = text.encode()
+    if path.is_file() and path.read_bytes() == content:
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    partial.write_text(text)
-    partial.replace(path)
+    try:
+        partial.write_bytes(content)
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
     return True

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 DTYPE_BYTES: Mapping[str, int] = {"bf16": 2, "fp32": 4, "int32": 4, "int64": 8}
@@ -183,7 +184,7 @@ class Plan:
         """Canonical JSON: sorted keys, one trailing newline."""
         return json.dumps(asdict(self), sort_keys=True, indent=1) + "\n"
 
-    @property
+    @cached_property
     def sha256(self) -> str:
         """Hash of the canonical JSON."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()

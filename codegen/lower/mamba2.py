@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from codegen.lower.builder import Builder, block_d, launch
@@ -104,8 +105,9 @@ def _scan_constants(mixer: Mamba2Spec) -> dict[str, int | float]:
 
 
 def _suffix(mixer: Mamba2Spec) -> str:
-    low, high = (str(limit).replace(".", "p").replace("-", "m") for limit in mixer.dt_limit)
-    return f"{_sizes(mixer)}_dt{low}_{high}"
+    """What a scan kernel's name says of its sizes and dt limits, as part of an identifier."""
+    limits = re.sub(r"\W", "_", "_".join(str(limit) for limit in mixer.dt_limit))
+    return f"{_sizes(mixer)}_dt{limits}"
 
 
 def commit(b: Builder, names: Names, mixer: Mamba2Spec, layer: str) -> list[Launch]:

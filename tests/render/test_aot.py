@@ -1,5 +1,6 @@
 """Ahead-of-time compilation: what is current is not compiled again, what is stale goes, a failure names the kernel."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,15 @@ def test_a_kernel_that_does_not_compile_is_named(built: tuple[Plan, Path]) -> No
     with pytest.raises(BuildFailed, match="save_rows"):
         compile_package(plan, package)
     source.write_text(text)
+
+
+def test_a_missing_or_damaged_binary_is_compiled_again(built: tuple[Plan, Path]) -> None:
+    plan, package = built
+    cache = package / "cache" / "cuda_90"
+    cubins = sorted(cache.glob("*/prefill_advance.cubin"))
+    assert len(cubins) == 1
+    cubins[0].write_bytes(cubins[0].read_bytes()[:100])
+    assert recompiled(plan, package) == ["prefill_advance"]
+    shutil.rmtree(next(cache.glob("*/embed_rows.cubin")).parent)
+    assert recompiled(plan, package) == ["embed_rows"]
+    assert recompiled(plan, package) == []
