@@ -42,8 +42,9 @@
 /* A way is tried in several replays in a row, so that workers are awake. */
 #define ALONE_TRIALS 2
 #define FIRST_TRIALS 18
-#define TRIAL_PERIOD 1024 /* then the slower way is tried again at this distance */
-#define TRIALS 16
+#define TRIAL_PERIOD 256 /* then the slower way is tried again at this distance */
+#define TRIALS 6
+#define DRIFT 32
 #define LONG_MICROSECONDS 20 /* a launch of this duration is always shared */
 #define PURE_SPINS_SHARE 8 /* of a wait: spin, then spin with sched_yield, then sleep */
 #define LINE _Alignas(64)
@@ -152,10 +153,11 @@ static int way_of(const cp_launch *l, uint32_t count) {
   return l->trials % TRIAL_PERIOD < TRIALS ? !better : better;
 }
 
-/* A short moving average; one run counts for at most four times what is known, so a lost time slice does not decide. */
+/* The fastest run lately: cold caches, a worker still asleep or a lost time slice say nothing about a way, but one that keeps
+ * being slower drifts up. One run counts for at most four times what is known. */
 static void learn(cp_launch *l, int way, uint32_t elapsed) {
   int64_t known = l->ticks[way], bounded = elapsed / 4 > known ? 4 * known : elapsed;
-  l->ticks[way] = (uint32_t)(known == 0 ? elapsed : known + (bounded - known) / 4);
+  l->ticks[way] = (uint32_t)(known == 0 || bounded < known ? elapsed : known + (bounded - known) / DRIFT);
   l->trials++;
 }
 
