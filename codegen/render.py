@@ -139,7 +139,7 @@ def _section_view(plan: Plan, section: Section) -> SectionView:
     derived = {
         "rows": "bucket * rows_per_slot" if "rows_per_slot" in section.params else "bucket",
         "tile": "row_tile(rows)",
-        "row_blocks": "1" if plan.target == "cpu" else "-(-rows // tile)",
+        "row_blocks": "-(-rows // tile)",
     }
     local = tuple((name, text) for name, text in derived.items() if name in used and name not in section.params)
     return SectionView(

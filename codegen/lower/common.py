@@ -28,7 +28,7 @@ def matmul(
         BLOCK_K=tile.block_k,
         residual=residual,
     )
-    grid = (-(-n // tile.block_n), "row_blocks")
+    grid = (-(-n // tile.block_n), b.target.row_blocks)
     note = f"{y} [{rows}, {n}] fp32" + (" +=" if residual else "")
     return launch(kernel, grid, layer, note, x=x, w=w, y=y, rows=rows)
 
@@ -52,7 +52,7 @@ def gated_mlp(b: Builder, prefix: str, stream: str, hidden_size: int, layer: str
         BLOCK_N=tile.block_n,
         BLOCK_K=tile.block_k,
     )
-    grid = (-(-hidden_size // tile.block_n), "row_blocks")
+    grid = (-(-hidden_size // tile.block_n), b.target.row_blocks)
     note = f"{gated} [rows, {hidden_size}] bf16"
     return [
         rms_norm(b, stream, norm, "h", layer=layer),

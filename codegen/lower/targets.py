@@ -26,12 +26,13 @@ class MatmulTile:
 
 @dataclass(frozen=True)
 class Target:
-    """Tile choices of one target."""
+    """Tile choices of one target. row_blocks: programs that share the rows of a matmul; 1: each goes through all."""
 
     name: str
     panels: tuple[int, ...]
     block_ks: tuple[int, ...]
     row_tiles: tuple[int, ...]
+    row_blocks: int | str
     min_dot: int
     conv_block: int
     num_warps: int
@@ -63,10 +64,20 @@ def resolve_target(name: str) -> Target:
             panels=(32, 64),
             block_ks=(512, 256, 128, 64, 32),
             row_tiles=(1, 2, 4, 8),
+            row_blocks=1,
             min_dot=1,
             conv_block=64,
             num_warps=1,
         )
     if name in TARGETS:
-        return Target(name, panels=(32,), block_ks=(64, 32), row_tiles=(16,), min_dot=16, conv_block=128, num_warps=4)
+        return Target(
+            name,
+            panels=(32,),
+            block_ks=(64, 32),
+            row_tiles=(16,),
+            row_blocks="row_blocks",
+            min_dot=16,
+            conv_block=128,
+            num_warps=4,
+        )
     raise UnknownTarget(value=name, allowed=", ".join(TARGETS))

@@ -124,6 +124,9 @@ def mismatches(
         if call.kernel != launch.kernel:
             yield launch, f"{call.kernel} is launched instead"
             return
+        grid = tuple(_grid_size(size, values, call) for size in launch.grid)
+        if call.grid != grid:
+            yield launch, f"grid is {call.grid}, not {grid}"
         for name, value in launch.args.items():
             want = values.get(value, value) if value == "stream" else value
             got = call.args.get(name)
@@ -134,3 +137,10 @@ def mismatches(
                 yield launch, f"argument {name} is {got}, not {want} = {values[want]}"
     if len(calls) != len(wanted):
         yield wanted[min(len(calls), len(wanted) - 1)][0], f"{len(calls)} launches instead of {len(wanted)}"
+
+
+def _grid_size(size: int | str, values: Values, call: Call) -> int:
+    """A grid dimension of the plan as a number."""
+    if size == "row_blocks":
+        return -(-int(values["rows"]) // int(call.args["BLOCK_M"]))
+    return int(values[size]) if isinstance(size, str) else size

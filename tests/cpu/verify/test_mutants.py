@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from codegen.verify import verify_package
-from tests.cpu.verify.mutants import MUTANTS, Mutant, copy_package
+from tests.cpu.verify.mutants import MUTANTS, Mutant, copy_package, edit
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
@@ -29,3 +29,11 @@ def test_stale_argument_is_named(toy_package: Path, tmp_path: Path, monkeypatch:
     report = verify_package(package, prompts=2, new_tokens=6, bisect=True)
     assert report.check("launches").findings[0].buffer == "temperature"
     assert "its argument temperature was captured at another address" in report.check("replay").findings[0].detail
+
+
+def test_a_grid_that_is_not_the_plans_is_found(toy_package: Path, tmp_path: Path) -> None:
+    package = copy_package(toy_package, tmp_path / "mutant")
+    edit(package, "cpu/step.py", ("embed_rows[(rows,)]", "embed_rows[(1,)]"))
+    findings = verify_package(package, prompts=2, new_tokens=6).check("launches").findings
+    assert findings
+    assert "grid is (1,)" in findings[0].detail
