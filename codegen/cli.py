@@ -29,6 +29,7 @@ from dsl.errors import SpecError
 
 app = typer.Typer(
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode="markdown",
     help="Compile a YAML model spec into a package with a specialised, graph-captured decode step.\n\n"
     "Typical use: `python -m codegen build specs/tiny-hybrid.yaml`,\n"
@@ -140,6 +141,29 @@ def _resource_table(target: str, entries: list[Any]) -> Table:
     for entry in entries:
         table.add_row(entry.kernel, str(entry.registers), str(entry.spill_bytes), str(entry.shared_bytes))
     return table
+
+
+@app.command()
+def verify(
+    directory: Annotated[Path, typer.Argument(help="Package folder, e.g. build/tiny_hybrid", show_default=False)],
+    weights: Annotated[Path | None, typer.Option(help="Weights file. [default: random ones, seeded]")] = None,
+    bisect: Annotated[
+        bool, typer.Option("--bisect", help="Name the first buffer, layer and position that differ.")
+    ] = False,
+    prompts: Annotated[int, typer.Option(min=1, help="Prompts to draw.")] = 8,
+    new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate for each.")] = 24,
+    as_json: AsJson = False,
+) -> None:
+    """Prove on this machine that the bits of a token depend only on its prefix, its seed and the build.
+
+    Every way of computing a token is compared with a cold run: chunks, graphs, drafts, batches, checkpoints. Exit
+    code 1 if a check fails, 2 if the package or the weights cannot be used.
+    """
+    with user_errors():
+        from codegen.verify.command import run_command
+
+        code = run_command(directory, weights, prompts, new_tokens, bisect, as_json, out)
+    raise typer.Exit(code)
 
 
 @app.command()
