@@ -1,22 +1,30 @@
-"""The fields of a plan that decide bits. Their hash stamps every checkpoint."""
+"""The fields of a plan that decide bits. Their hash, with the weights and versions, stamps every checkpoint."""
 
 from __future__ import annotations
 
+import hashlib
+
+from codegen.aot_worker import device_functions
 from codegen.lower.builder import Builder
+from codegen.render import template_sha256
 
 
 def stamp_numerics(b: Builder) -> None:
-    """Name every order, split length and rounding point. See docs/numerics.md."""
+    """Every kernel's text, constants and tiles, the device functions, and in words what docs/numerics.md explains."""
     b.numerics |= {
         "target": b.target.name,
         "mode": b.spec.numerics,
+        "spec": b.spec_sha256,
         "contraction": "explicit tl.fma only",
         "matmul": "bf16 operands, fp32 accumulation over ascending k-pairs, odd before even",
-        "matmul_row_tiles": list(b.target.row_tiles),
         "residual": "fp32",
         "state": "fp32, folded in token order",
         "attention_split": b.limits.page_size,
-        "attention_weights": "bf16",
         "rounding": "bf16 at matmul inputs, q, k, v, attention weights and context",
         "num_warps": b.target.num_warps,
+        "device_functions": hashlib.sha256(device_functions().read_bytes()).hexdigest(),
+        "kernels": {
+            kernel.name: [template_sha256(kernel.template), dict(kernel.constants), list(kernel.row_tiles)]
+            for kernel in b.kernels.values()
+        },
     }

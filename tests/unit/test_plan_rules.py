@@ -145,3 +145,14 @@ def test_a_plain_step_moves_every_weight_of_the_target_once(plan: Plan) -> None:
     costs = list(step_costs(plan, Shape(drafts=0)))
     assert matrices < sum(cost.bytes * cost.count for cost in costs) < 1.5 * matrices
     assert all(cost.section in ("verify", "accept") for cost in costs)
+
+
+def test_whatever_decides_bits_changes_the_numerics_hash(
+    spec: ModelSpec, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = spec.model_copy(update={"norm_eps": 1e-5})
+    assert lower(other, "cpu").numerics_sha256 != plan.numerics_sha256
+    assert lower(spec, "cuda:90").numerics_sha256 != plan.numerics_sha256
+    assert lower(spec, "cpu").numerics_sha256 == plan.numerics_sha256
+    monkeypatch.setattr("codegen.lower.numerics.template_sha256", lambda template: "another text")
+    assert lower(spec, "cpu").numerics_sha256 != plan.numerics_sha256
