@@ -100,6 +100,14 @@ class CheckpointStore:
         """Give back a reserved row that was not published."""
         self._free.append(index)
 
+    def reset(self) -> None:
+        """Keep what is published and nothing else: rows only reserved are free, pages have no other holder."""
+        used = {checkpoint.index for checkpoint in self}
+        self._free = [row for row in range(self.capacity - 1, -1, -1) if row not in used]
+        self._positions = Counter(checkpoint.position for checkpoint in self)
+        self._locked = set()
+        self.pages.reset(checkpoint.pages for checkpoint in self)
+
     def publish(self, position: int, digest: bytes, index: int, pages: Sequence[int]) -> Checkpoint:
         """Offer a written row to later requests. pages: those of the entries < position; they gain a holder.
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,12 +19,13 @@ from safetensors import SafetensorError
 from runtime.bench import BenchOptions, run_bench
 from runtime.cpu.errors import CpuBackendError
 from runtime.engine import Engine
-from runtime.errors import BadOption, RuntimeStateError, WeightsNotFound
+from runtime.errors import BadOption, OutputFailed, RuntimeStateError, WeightsNotFound
 from runtime.package import Package, open_package
 from runtime.request import Request
 
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
+EXIT_NO_READER = 1
 HELP = """Run a package that `python -m codegen build` made.
 
 A package holds the compiled decode step of one model. It needs that model's weights: --weights FILE, or
@@ -56,6 +58,33 @@ def _user_errors() -> Iterator[None]:
     except KeyboardInterrupt:
         notes.print("interrupted")
         raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    """Standard output is complete after it. A reader that went away ends the program quietly; else OutputFailed."""
+    try:
+        if sys.stdout is None:
+            raise OutputFailed(detail="it is closed")
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _discard_output()
+        raise typer.Exit(EXIT_NO_READER) from None
+    except OSError as error:
+        _discard_output()
+        raise OutputFailed(detail=error.strerror) from None
+
+
+def _discard_output() -> None:
+    """What is still buffered goes nowhere, or it would fail again when the interpreter ends."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _write(text: str) -> None:
+    with _writing():
+        sys.stdout.write(text)
 
 
 def find_weights(package: Package, given: Path | None) -> Path:
@@ -93,9 +122,9 @@ def generate(
         _answer(engine, request, show=stream and not as_json)
         result = engine.result(request)
         if as_json:
-            print(json.dumps({"text": result.text, "tokens": list(result.tokens), **_facts(request)}))
+            _write(json.dumps({"text": result.text, "tokens": list(result.tokens), **_facts(request)}) + "\n")
         elif not stream:
-            print(result.text)
+            _write(result.text + "\n")
         _report(request)
 
 
@@ -105,10 +134,9 @@ def _answer(engine: Engine, request: Request, show: bool) -> None:
         for piece in engine.stream(request):
             status.stop()
             if show:
-                sys.stdout.write(piece.text)
-                sys.stdout.flush()
+                _write(piece.text)
     if show:
-        sys.stdout.write("\n")
+        _write("\n")
 
 
 def _facts(request: Request) -> dict[str, Any]:
@@ -197,7 +225,11 @@ def bench(
         options = BenchOptions(prompt_tokens, new_tokens, batch, temperature, seed, profile and not eager)
         with notes.status("starting", spinner="dots") as status:
             figures = run_bench(engine, options, content, lambda note: status.update(note))
-        print(json.dumps(_finite(figures), indent=1)) if as_json else _show(figures)
+        if as_json:
+            _write(json.dumps(_finite(figures), indent=1) + "\n")
+        else:
+            with _writing():
+                _show(figures)
 
 
 def _read_text(path: Path | None) -> bytes:

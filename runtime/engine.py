@@ -46,7 +46,13 @@ class Result:
 
 
 class Engine:
-    """Runs a package with its weights. Not thread-safe: one caller at a time.
+    """Runs a package with its weights.
+
+    An engine is not thread-safe: one caller at a time. Several engines may each have a thread of their own; they take
+    turns where kernels are compiled and graphs recorded, and share the threads that run CPU kernels.
+
+    An exception that leaves `step` (KeyboardInterrupt too) ends every request that was running with reason "error";
+    those that wait stay, and the engine can be used on.
 
     package: path or opened package. weights: path of a safetensors file, or tensors by name.
     drafts: tokens drafted per step, default 3 or what the package allows; 0 leaves the MTP module out for good unless
@@ -133,6 +139,7 @@ class Engine:
 
     def cancel(self, request: Request) -> None:
         """End a request now; its tokens so far stay. Nothing happens if it has finished."""
+        self._check_open()
         self._check_mine(request)
         self.scheduler.cancel(request)
 
@@ -155,7 +162,13 @@ class Engine:
     # Conveniences
 
     def stream(self, prompt: Prompt | Request, **options: object) -> Iterator[Piece]:
-        """Pieces of one answer as they come, while other requests run along. Leaving the loop cancels the request."""
+        """Pieces of one answer as they come, while other requests run along. Leaving the loop cancels the request.
+
+        A prompt is submitted when the first piece is asked for, with the options of `submit`; a request has its own.
+        """
+        if isinstance(prompt, Request) and options:
+            raise BadOption(option=", ".join(options), value=options, allowed="only with a prompt, not a request")
+        self._check_open()
         request = prompt if isinstance(prompt, Request) else self.submit(prompt, **options)  # type: ignore[arg-type]
         self._check_mine(request)
         text, shown = TextStream(), request.prompt_len
@@ -176,14 +189,22 @@ class Engine:
         return self.generate_batch([prompt], **options)[0]
 
     def generate_batch(self, prompts: Iterable[Prompt], **options: object) -> list[Result]:
-        """Answer several prompts together, in order."""
-        requests = [self.submit(prompt, **options) for prompt in prompts]  # type: ignore[arg-type]
-        while not all(request.finished for request in requests):
-            self.step()
+        """Answer several prompts together, in order. If anything is raised, none of them goes on."""
+        prompts, first = list(prompts), self._next_id
+        try:
+            requests = [self.submit(prompt, **options) for prompt in prompts]  # type: ignore[arg-type]
+            while not all(request.finished for request in requests):
+                self.step()
+        except BaseException:
+            for request in self.scheduler.unfinished():
+                if request.id >= first:
+                    self.scheduler.cancel(request)
+            raise
         return [self.result(request) for request in requests]
 
     def result(self, request: Request) -> Result:
         """What a finished request produced."""
+        self._check_mine(request)
         text = self.tokenizer.decode(_spoken(request, request.output))
         return Result(text, tuple(request.output), request.finish_reason or "running", request)
 
@@ -230,8 +251,9 @@ class Engine:
         if self._closed:
             raise EngineClosed
 
-    def _check_mine(self, request: Request) -> None:
-        self._check_open()
+    def _check_mine(self, request: object) -> None:
+        if not isinstance(request, Request):
+            raise BadOption(option="request", value=request, allowed="what submit returned")
         if request.engine is not self:
             raise ForeignRequest(request=request.id)
 
@@ -245,6 +267,8 @@ def _in_range(option: str, value: int, low: int, high: int) -> int:
 def _drafting(plan: Plan, drafts: int | None, drafting: bool | None) -> tuple[int, bool]:
     """Drafts per step and whether the MTP module runs at all, from what was asked. Raises BadOption."""
     most = plan.limits.max_drafts
+    if drafting is not None and not isinstance(drafting, bool):
+        raise BadOption(option="drafting", value=drafting, allowed="True, False or None")
     drafts = min(DEFAULT_DRAFTS, most) if drafts is None else _in_range("drafts", drafts, 0, most)
     drafting = plan.has_drafter and (drafts > 0 if drafting is None else drafting)
     if drafts and not drafting:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+BRIEF = 80
+
 
 class RuntimeStateError(Exception):
     """Base of everything that the runtime reports without a traceback: misuse, damage, or not enough room."""
@@ -12,6 +14,15 @@ class RuntimeStateError(Exception):
     def __init__(self, **fields: object) -> None:
         self.fields = fields
         super().__init__(f"[{self.code}] " + self.template.format(**fields))
+
+
+def _brief(value: object) -> str:
+    """repr of anything, cut to a line's length; also of integers that have too many digits to print."""
+    try:
+        text = repr(value)
+    except Exception:
+        return f"a {type(value).__name__} that cannot be shown"
+    return text if len(text) <= BRIEF else f"{text[:BRIEF]}..."
 
 
 class PackageNotFound(RuntimeStateError):
@@ -130,7 +141,10 @@ class BadOption(RuntimeStateError):
     """An option has a value that is not allowed."""
 
     code = "bad-option"
-    template = "{option} = {value!r} is not allowed: {allowed}"
+    template = "{option} = {value} is not allowed: {allowed}"
+
+    def __init__(self, **fields: object) -> None:
+        super().__init__(**fields | {"value": _brief(fields.get("value"))})
 
 
 class TooManyStopTokens(RuntimeStateError):
@@ -166,6 +180,20 @@ class OutOfPages(RuntimeStateError):
 
     code = "out-of-pages"
     template = "{wanted} pages are wanted, {free} of {total} are free and no checkpoint can be evicted"
+
+
+class StepCorrupt(RuntimeStateError):
+    """A step reports what no step can do: the device's buffers, or its kernels, are damaged."""
+
+    code = "step-corrupt"
+    template = "slot {slot} says it accepted {count} tokens of a step that verified {rows}; its requests were dropped"
+
+
+class OutputFailed(RuntimeStateError):
+    """The answer cannot be written where standard output goes."""
+
+    code = "output"
+    template = "standard output cannot be written: {detail}"
 
 
 class BenchUnavailable(RuntimeStateError):

@@ -89,6 +89,10 @@ class Executor:
         graph.replay()
         host.download()
 
+    def reset(self) -> None:
+        """Trust nothing of what the device was last told: the next replay sends everything."""
+        self._stale = True
+
     # Slots
 
     def seat_slots(self, slots: Sequence[int]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,12 +12,17 @@ from pathlib import Path
 from triton import knobs
 from triton.runtime.cache import FileCacheManager
 
+_settings = threading.RLock()  # Triton's settings are the process's: threads take turns
+
 
 class LocalCacheManager(FileCacheManager):  # type: ignore[misc]
     """Triton's own manager, but a group's files are found beside the group file, wherever the folder lies now."""
 
     def get_group(self, filename: str) -> dict[str, str] | None:
-        """Paths of a compiled kernel's files by name, or None if a file is absent."""
+        """Paths of a compiled kernel's files by name, or None if a file is absent or its text cannot be read.
+
+        Objects are not looked at: who loads one checks it.
+        """
         grp_file = self.get_file(f"__grp__{filename}")
         if grp_file is None:
             return None
@@ -25,25 +31,41 @@ class LocalCacheManager(FileCacheManager):  # type: ignore[misc]
         except (OSError, ValueError, KeyError, TypeError):
             return None
         group = {name: str(Path(grp_file).parent / Path(path).name) for name, path in names.items()}
-        return group if all(os.path.exists(path) for path in group.values()) else None
+        return group if all(_readable(Path(path)) for path in group.values()) else None
+
+
+def _readable(file: Path) -> bool:
+    try:
+        if file.suffix == ".json":
+            json.loads(file.read_text())
+        elif file.suffix in (".c", ".ttir"):
+            file.read_text()
+        return file.exists()
+    except (OSError, ValueError, RecursionError):
+        return False
 
 
 def writable(folder: Path) -> bool:
-    """Whether files can be created in `folder`, or in the nearest parent that exists."""
+    """Whether files can be created in `folder`, or it in the nearest parent that exists: not where that is a file."""
     while not folder.exists():
         folder = folder.parent
-    return os.access(folder, os.W_OK)
+    return folder.is_dir() and os.access(folder, os.W_OK)
 
 
 @contextmanager
 def cache_scope(folder: Path) -> Iterator[None]:
     """Inside, Triton reads and writes compiled kernels in `folder`; a read-only folder without them: the user's cache.
 
-    Nests, and several packages may take turns: the settings are restored at the end.
+    Nests, and several packages may take turns, in threads too: the settings are restored at the end.
     """
-    if not writable(folder) and not folder.is_dir():
-        yield
-        return
+    with _settings:
+        if not writable(folder) and not folder.is_dir():
+            yield
+            return
+        yield from _scoped(folder)
+
+
+def _scoped(folder: Path) -> Iterator[None]:
     with knobs.cache.scope():
         knobs.cache.dir = str(folder)
         knobs.cache.manager_class = LocalCacheManager if writable(folder) else ReadOnlyCacheManager

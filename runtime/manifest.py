@@ -39,12 +39,12 @@ class Manifest:
 def read_manifest(path: Path) -> Manifest:
     """The manifest of the package at `path`. Raises PackageNotFound, PackageDamaged or PackageTooNew."""
     file = path / MANIFEST
-    if not file.is_file():
-        raise PackageNotFound(path=path, manifest=MANIFEST)
     try:
+        if not file.is_file():
+            raise PackageNotFound(path=path, manifest=MANIFEST)
         text = file.read_bytes()
         return _parsed(json.loads(text), path, hashlib.sha256(text).hexdigest())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise PackageDamaged(path=file, detail=f"not a manifest ({error!r})") from error
 
 

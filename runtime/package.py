@@ -53,7 +53,7 @@ def open_package(path: str | Path, target: str | None = None) -> Package:
     folder = path / entry.folder
     try:
         plan = read_plan(json.loads((folder / "plan.json").read_text()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise PackageDamaged(path=folder / "plan.json", detail=f"not a plan ({error})") from error
     return Package(
         path=path,

@@ -43,6 +43,14 @@ class PagePool:
             assert self._references[page] > 0, f"page {page} is free"
             self._references[page] += 1
 
+    def reset(self, holders: Iterable[Iterable[int]]) -> None:
+        """Start again with only these holders: forget every other reference."""
+        self._references = [0] * self.num_pages
+        for pages in holders:
+            for page in pages:
+                self._references[page] += 1
+        self._free = [page for page in range(self.num_pages - 1, -1, -1) if not self._references[page]]
+
     def drop(self, pages: Iterable[int]) -> None:
         """One holder less for each of `pages`."""
         for page in pages:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import operator
 import time
 from collections.abc import Iterable, Sequence
@@ -30,7 +31,7 @@ class Phase(StrEnum):
 class Request:
     """One request. tokens: prompt, then output; limit_len: tokens at most, prompt included; stops: ids that end it.
 
-    engine: the one it was submitted to. finish_reason: "stop", "limit" or "cancelled" once finished.
+    engine: the one it was submitted to. finish_reason: "stop", "limit", "cancelled" or "error" once finished.
     restored_position: tokens taken from a checkpoint. recomputed_tokens: prompt tokens that an earlier request had
     processed and that had to be processed again. accepted[K][n]: steps that verified K drafts and accepted n tokens.
     prompt_key: of its prompt-end checkpoint. Times are time.perf_counter seconds.
@@ -113,13 +114,21 @@ def check_options(limits: Limits, max_new_tokens: int, temperature: float, seed:
     """Raise BadOption, TokenOutOfRange or TooManyStopTokens."""
     if type(max_new_tokens) is not int or max_new_tokens < 1:
         raise BadOption(option="max_new_tokens", value=max_new_tokens, allowed="an integer of at least 1")
-    if not isinstance(temperature, (int, float)) or not 0 <= temperature < math.inf:
+    if not _finite(temperature):
         raise BadOption(option="temperature", value=temperature, allowed="0 (greedy) or a positive finite number")
     if type(seed) is not int or seed not in SEED_RANGE:
         raise BadOption(option="seed", value=seed, allowed="a 64-bit signed integer")
     check_tokens("stop_tokens", sorted(stops), limits.vocab_size)
     if len(stops) > limits.max_stop_tokens:
         raise TooManyStopTokens(count=len(stops), limit=limits.max_stop_tokens)
+
+
+def _finite(value: object) -> bool:
+    """Whether a value is a number, zero or more, that a float can hold."""
+    try:
+        return isinstance(value, numbers.Real) and not isinstance(value, bool) and 0 <= float(value) < math.inf
+    except (OverflowError, ValueError):
+        return False
 
 
 def check_prompt(limits: Limits, tokens: Sequence[int]) -> None:

@@ -11,7 +11,7 @@ from collections import deque
 from time import perf_counter_ns
 
 from runtime.checkpoints import Checkpoint, CheckpointStore, SeenPrefixes
-from runtime.errors import OutOfPages
+from runtime.errors import OutOfPages, StepCorrupt
 from runtime.executor import Executor
 from runtime.executor import Phase as Section
 from runtime.graphs import Graph
@@ -47,6 +47,7 @@ class Scheduler:
         self.drafts = self.drafted = drafts
         self.prefill_chunk = prefill_chunk
         self._last_end = 0
+        self._midway = False
         self._step_key: tuple[list[int], int, int] | None = None
         self._step_graph: Graph | None = None
         self._step_row: array[int] = array("i")
@@ -62,7 +63,38 @@ class Scheduler:
         self.waiting.append(request)
 
     def step(self) -> Emitted:
-        """Admit, one prefill chunk for each slot that needs one, one decode step. Returns new tokens by request."""
+        """Admit, one prefill chunk for each slot that needs one, one decode step. Returns new tokens by request.
+
+        Whatever is raised meanwhile, a KeyboardInterrupt too: every seated request ends with reason "error", nothing
+        of the unfinished step is published, and later steps are right again.
+        """
+        if self._midway:
+            self._abandon()
+        self._midway = True
+        try:
+            emitted = self._iterate()
+        except BaseException:
+            self._abandon()
+            raise
+        self._midway = False
+        return emitted
+
+    def _abandon(self) -> None:
+        """The device may be ahead of the host, and any bookkeeping half done: keep only what is published.
+
+        Rebuilds instead of undoing, so that it may itself be interrupted and repeated.
+        """
+        for seat in self.seats.all():
+            if not seat.request.finished:
+                self._close(seat.request, "error")
+        self.waiting = deque(request for request in self.waiting if not request.finished)
+        self.seats.clear()
+        self.checkpoints.reset()
+        self.executor.reset()
+        self._step_key, self._step_graph, self._last_end = None, None, 0
+        self._midway = False
+
+    def _iterate(self) -> Emitted:
         emitted: Emitted = []
         if self.waiting and self.seats.free:
             self._admit()
@@ -78,8 +110,9 @@ class Scheduler:
 
     def _admit(self) -> None:
         while self.waiting and self.seats.free:
-            request = self.waiting.popleft()
+            request = self.waiting[0]
             seat = self.seats.admit(request)
+            self.waiting.popleft()
             request.phase = Phase.PREFILL
             self.executor.admit(seat.slot, request.limit_len, request.temperature, request.seed, sorted(request.stops))
             checkpoint = self.checkpoints.find(request.tokens)
@@ -213,6 +246,8 @@ class Scheduler:
         num_accepted, out_tokens, width = views["num_accepted"], views["out_tokens"], self.limits.max_rows
         for seat in tuple(seats):
             count, at = num_accepted[seat.slot], seat.slot * width
+            if not 0 < count <= verify + 1:
+                raise StepCorrupt(slot=seat.slot, count=count, rows=verify + 1)
             self._accept(seat, verify, out_tokens[at : at + count].tolist(), emitted)
 
     def _graph(self, slots: list[int], verify_drafts: int, next_drafts: int) -> Graph:
@@ -284,8 +319,8 @@ class Scheduler:
         if seat.next_due <= seat.committed_len:
             for position, digest, row in self._due(seat):
                 self._save(seat, position, digest, row)
-        self._leave(seat)
         self._close(seat.request, reason)
+        self._leave(seat)
 
     def _leave(self, seat: Seat) -> None:
         self.seen.add(seat.request.tokens[: seat.committed_len])
@@ -293,22 +328,30 @@ class Scheduler:
         self.seats.leave(seat)
 
     def _close(self, request: Request, reason: str) -> None:
-        request.phase, request.finish_reason = Phase.FINISHED, reason
-        request.finished_at = time.perf_counter()
+        request.finished_at, request.finish_reason = time.perf_counter(), reason
+        request.phase = Phase.FINISHED
         self.counters.finish(request)
 
     def cancel(self, request: Request) -> None:
         """End a request between steps. Nothing of it is saved."""
+        if self._midway:
+            self._abandon()
         if request.finished:
             return
+        self._midway = True
         seat = self.seats.of(request)
+        self._close(request, "cancelled")
         if seat is None:
             self.waiting.remove(request)
         else:
             self._leave(seat)
-        self._close(request, "cancelled")
+        self._midway = False
+
+    def unfinished(self) -> list[Request]:
+        """Every request that waits or runs."""
+        return [*self.waiting, *(seat.request for seat in self.seats.all())]
 
     def cancel_all(self) -> None:
         """End every request."""
-        for request in [*self.waiting, *(seat.request for seat in self.seats.all())]:
+        for request in self.unfinished():
             self.cancel(request)

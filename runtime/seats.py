@@ -31,7 +31,11 @@ class Seats:
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
-        self.free = list(range(slots - 1, -1, -1))
+        self.clear()
+
+    def clear(self) -> None:
+        """Every slot is free."""
+        self.free = list(range(self.slots - 1, -1, -1))
         self.prefilling: list[Seat] = []
         self.decoding: list[Seat] = []
 
@@ -52,8 +56,8 @@ class Seats:
 
     def begin_decoding(self, seat: Seat) -> None:
         """From now on the seat takes part in decode steps."""
-        self.prefilling.remove(seat)
         self.decoding.append(seat)
+        self.prefilling.remove(seat)
 
     def leave(self, seat: Seat) -> None:
         """Free the slot."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from runtime.errors import (
+    BadOption,
     WeightsDtype,
     WeightsForeign,
     WeightsMissing,
@@ -47,15 +49,18 @@ class WeightsFile:
 
     def __init__(self, path: str | Path) -> None:
         self.label = str(path)
-        if not Path(path).is_file():
-            raise WeightsNotFound(path=path, hint="")
+        try:
+            if not Path(path).is_file():
+                raise WeightsNotFound(path=path, hint="")
+        except (OSError, ValueError) as error:
+            raise WeightsNotFound(path=path, hint=f" ({error})") from None
         try:
             self._file: Any = safe_open(str(path), framework="pt")
             self._names = set(self._file.keys())  # type: ignore[no-untyped-call]
+            with Path(path).open("rb") as stream:
+                self.sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
         except (SafetensorError, OSError, ValueError) as error:
             raise WeightsUnreadable(path=path, detail=error) from error
-        with Path(path).open("rb") as stream:
-            self.sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
 
     def names(self) -> Iterable[str]:
         """All tensor names."""
@@ -74,15 +79,15 @@ class WeightsFile:
 
 
 class WeightsInMemory:
-    """Tensors that a program already holds, e.g. random ones in a test."""
+    """Tensors that a program already holds, e.g. random ones in a test. Raises BadOption if they are none."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self.label = "weights in memory"
-        self._tensors = dict(tensors)
+        self._tensors = {_name(name): _dense(name, tensor) for name, tensor in tensors.items()}
         digest = hashlib.sha256()
         for name in sorted(self._tensors):
-            content = self._tensors[name].detach().contiguous().view(-1).view(torch.uint8)
-            digest.update(name.encode() + b"\0" + content.numpy().tobytes())
+            content = self._tensors[name].cpu().contiguous().view(-1).view(torch.uint8)
+            digest.update(name.encode(errors="surrogatepass") + b"\0" + content.numpy().tobytes())
         self.sha256 = digest.hexdigest()
 
     def names(self) -> Iterable[str]:
@@ -96,12 +101,32 @@ class WeightsInMemory:
 
     def tensor(self, name: str) -> Tensor:
         """The tensor."""
-        return self._tensors[name].detach()
+        return self._tensors[name]
+
+
+def _name(name: object) -> str:
+    if not isinstance(name, str):
+        raise BadOption(option="a name in weights", value=name, allowed="text")
+    return name
+
+
+def _dense(name: object, tensor: object) -> Tensor:
+    """A tensor whose contents can be read as they lie in memory."""
+    if not isinstance(tensor, Tensor):
+        raise BadOption(option=f"weights[{name!r}]", value=tensor, allowed="a tensor")
+    if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized:
+        kind = f"a tensor on {tensor.device}, {tensor.layout}, {tensor.dtype}"
+        raise BadOption(option=f"weights[{name!r}]", value=kind, allowed="a dense tensor with contents")
+    return tensor.detach().resolve_conj().resolve_neg()
 
 
 def open_weights(weights: str | Path | Mapping[str, Tensor]) -> Weights:
-    """Weights from a file path or from tensors by name."""
-    return WeightsInMemory(weights) if isinstance(weights, Mapping) else WeightsFile(weights)
+    """Weights from a file path or from tensors by name. Raises BadOption if it is neither."""
+    if isinstance(weights, Mapping):
+        return WeightsInMemory(weights)
+    if not isinstance(weights, (str, os.PathLike)):
+        raise BadOption(option="weights", value=weights, allowed="the path of a file, or tensors by name")
+    return WeightsFile(weights)
 
 
 def check_weights(plan: Plan, weights: Weights) -> None:

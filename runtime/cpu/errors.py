@@ -62,6 +62,13 @@ class CompilationFailed(CpuBackendError):
     message = "{cc} failed on {name}:\n{stderr}"
 
 
+class KernelDamaged(CpuBackendError):
+    """A compiled object is not what the compiler wrote: truncated, changed, or no object at all."""
+
+    code = "cpu-kernel-damaged"
+    message = "compiled object {name} is damaged ({reason}); build the package again, or delete its kernel cache"
+
+
 class GraphStateError(CpuBackendError):
     """A HostGraph was used out of order (nested capture, replay before capture, second capture)."""
 

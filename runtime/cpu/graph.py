@@ -25,7 +25,8 @@ from . import launcher, pool
 from .errors import GraphStateError
 
 _RECORD = struct.Struct("=QQIII12x")  # cp_launch of native/pool.h
-_capture_lock = threading.Lock()
+_capture_lock = threading.RLock()
+_capturing = False
 
 
 @dataclass(frozen=True)
@@ -57,11 +58,18 @@ class HostGraph:
 
     @contextmanager
     def capture(self) -> Iterator[HostGraph]:
-        """Record the launches of this thread instead of running them. Kernels are compiled if necessary. Raises
-        GraphStateError when any capture is in progress or this graph is captured already."""
+        """Record the launches of this thread instead of running them. Kernels are compiled if necessary.
+
+        Waits for the capture of another thread. Raises GraphStateError inside a capture of the same thread, or when
+        this graph is captured already."""
+        with _capture_lock:
+            yield from self._capture()
+
+    def _capture(self) -> Iterator[HostGraph]:
+        global _capturing
         if self._state != "new":
             raise GraphStateError(reason=f"capture of a graph that is {self._state}")
-        if not _capture_lock.acquire(blocking=False):
+        if _capturing:
             raise GraphStateError(reason="another capture is in progress")
         owner = threading.get_ident()
 
@@ -71,8 +79,8 @@ class HostGraph:
             self._record(source, function, grid, packed, args)
             return True
 
-        self._state, launcher.recorder = "capturing", record
         try:
+            _capturing, self._state, launcher.recorder = True, "capturing", record
             yield self
         except BaseException:
             self.__init__()
@@ -80,8 +88,7 @@ class HostGraph:
         else:
             self._freeze()
         finally:
-            launcher.recorder = None
-            _capture_lock.release()
+            launcher.recorder, _capturing = None, False
 
     def _record(self, source: launcher.KernelLauncher, function: int, grid: tuple, packed: bytes, args: tuple) -> None:
         described = list(source.describe(args))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import os
@@ -9,6 +10,7 @@ import tempfile
 import threading
 
 from . import knobs, toolchain
+from .errors import KernelDamaged
 
 _lock = threading.Lock()
 _library: ctypes.CDLL | None = None
@@ -16,18 +18,30 @@ _threads: int | None = None
 
 
 def load_object(name: str, content: bytes) -> ctypes.CDLL:
-    """dlopen a shared object given as bytes. Nothing stays on disk unless STEPFORGE_CPU_OBJECT_DIR is set."""
+    """dlopen a sealed shared object given as bytes. Nothing stays on disk unless STEPFORGE_CPU_OBJECT_DIR is set.
+
+    Raises KernelDamaged instead of mapping code that is not what the compiler wrote.
+    """
+    if not toolchain.is_intact(content):
+        raise KernelDamaged(name=name, reason=f"its {len(content)} bytes do not match their seal")
     folder = knobs.object_dir()
     if folder is not None:
-        return ctypes.CDLL(_keep(folder, name, content))
+        return _open(name, _keep(folder, name, content))
     with tempfile.TemporaryDirectory(prefix="stepforge-cpu-") as temporary:
-        return ctypes.CDLL(_keep(temporary, name, content))
+        return _open(name, _keep(temporary, name, content))
+
+
+def _open(name: str, path: str) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(path)
+    except OSError as error:
+        raise KernelDamaged(name=name, reason=error) from error
 
 
 def _keep(folder: str, name: str, content: bytes) -> str:
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, f"{name}-{hashlib.sha256(content).hexdigest()[:16]}.so")
-    if not os.path.exists(path):
+    if _read(path) != content:
         temporary = f"{path}.{os.getpid()}.{threading.get_ident()}"
         with open(temporary, "wb") as file:
             file.write(content)
@@ -45,12 +59,25 @@ def library() -> ctypes.CDLL:
     return _library
 
 
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
 def _load() -> ctypes.CDLL:
     from triton.runtime.cache import get_cache_manager
 
     cache = get_cache_manager(hashlib.sha256(f"cpu-pool {toolchain.fingerprint()}".encode()).hexdigest())
-    path = cache.get_file("pool.so") or cache.put(toolchain.build_library(), "pool.so", binary=True)
-    loaded = ctypes.CDLL(path)
+    path = cache.get_file("pool.so")
+    content = _read(path) if path else b""
+    if not toolchain.is_intact(content):  # absent or damaged: it is no part of a package, so it is made here
+        content = toolchain.build_library()
+        with contextlib.suppress(OSError):
+            cache.put(content, "pool.so", binary=True)
+    loaded = load_object("pool", content)
     loaded.cp_run_launches.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]
     loaded.cp_run_launches.restype = None
     loaded.cp_run_one.argtypes = [ctypes.c_void_p, ctypes.c_char_p] + [ctypes.c_uint32] * 3

@@ -121,6 +121,26 @@ def test_wrong_order_is_refused() -> None:
         pass
 
 
+def test_a_capture_waits_for_that_of_another_thread() -> None:
+    x, y = torch.ones(64), torch.zeros(64)
+    first, second = HostGraph(), HostGraph()
+
+    def other() -> None:
+        with second.capture():
+            scale[(1,)](x, y, 3.0, 64, B=64)
+
+    with first.capture():
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join(0.05)
+        assert thread.is_alive()
+        scale[(1,)](x, y, 2.0, 64, B=64)
+    thread.join()
+    assert (first.num_launches, second.num_launches) == (1, 1)
+    second.replay()
+    assert torch.equal(y, torch.full((64,), 3.0))
+
+
 def test_a_failed_capture_leaves_the_graph_new() -> None:
     x, y = torch.ones(64), torch.zeros(64)
     graph = HostGraph()

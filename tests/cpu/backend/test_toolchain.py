@@ -5,7 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
+
+from runtime.cpu import pool, toolchain
+from runtime.cpu.errors import KernelDamaged
 
 KERNEL = """
 import torch, triton, triton.language as tl
@@ -30,3 +36,43 @@ def test_processes_compile_the_same_kernel_at_once(tmp_path: Path) -> None:
     sources = list((tmp_path / "cache").rglob("double.c"))
     assert len(sources) == 1
     assert list((tmp_path / "cache").rglob("pool.so"))
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "half": lambda content: content[: len(content) // 2],
+    "empty": lambda content: b"",
+    "zeros": lambda content: content[:512] + bytes(len(content) - 1024) + content[-512:],
+    "one bit": lambda content: content[:5000] + bytes([content[5000] ^ 1]) + content[5001:],
+    "no seal": lambda content: content[: -toolchain.SEAL_BYTES],
+    "seal alone": lambda content: content[-toolchain.SEAL_BYTES :],
+}
+
+
+def _run(script: Path, cache: Path) -> subprocess.CompletedProcess:
+    env = os.environ | {"TRITON_CACHE_DIR": str(cache)}
+    return subprocess.run([sys.executable, str(script)], env=env, capture_output=True, text=True, check=False)
+
+
+def test_damaged_objects_are_refused_or_made_again(tmp_path: Path) -> None:
+    script, cache = tmp_path / "kernel.py", tmp_path / "cache"
+    script.write_text(KERNEL)
+    assert _run(script, cache).returncode == 0
+    [kernel], [library] = cache.rglob("double.so"), cache.rglob("pool.so")
+    good = kernel.read_bytes()
+    assert toolchain.is_intact(good) and toolchain.is_intact(library.read_bytes())
+    kernel.write_bytes(DAMAGE["half"](good))
+    done = _run(script, cache)
+    assert done.returncode == 1 and "[cpu-kernel-damaged]" in done.stderr, done.stderr
+    kernel.write_bytes(good)
+    library.write_bytes(library.read_bytes()[:1000])
+    done = _run(script, cache)
+    assert done.returncode == 0, done.stderr
+    assert toolchain.is_intact(library.read_bytes())
+
+
+def test_what_is_no_intact_object_is_not_loaded() -> None:
+    good = toolchain.build_kernel("int answer(void) { return 42; }", "answer")
+    assert pool.load_object("answer", good).answer() == 42
+    for content in (b"\x7fELF", toolchain.sealed(b"no ELF"), *(damage(good) for damage in DAMAGE.values())):
+        with pytest.raises(KernelDamaged, match="build the package again"):
+            pool.load_object("thing", content)

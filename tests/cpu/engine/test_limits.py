@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
+import torch
 
 from runtime import errors
 from runtime.cpu import get_num_threads, set_num_threads
@@ -61,6 +64,14 @@ def test_context_limits_the_answer(engine, oracle):
         ([1], {"max_new_tokens": 0}, errors.BadOption),
         ([1], {"temperature": -0.1}, errors.BadOption),
         ([1], {"temperature": float("nan")}, errors.BadOption),
+        ([1], {"temperature": 10**400}, errors.BadOption),
+        ([1], {"temperature": 10**5000}, errors.BadOption),
+        ([1], {"temperature": "warm"}, errors.BadOption),
+        ([1], {"temperature": None}, errors.BadOption),
+        ([1], {"max_new_tokens": "many"}, errors.BadOption),
+        (None, {}, errors.NotTokenIds),
+        ([1.5], {}, errors.NotTokenIds),
+        (np.array([[1, 2]]), {}, errors.NotTokenIds),
         ([1], {"seed": 1 << 63}, errors.BadOption),
         ([1], {"stop_tokens": (300,)}, errors.TokenOutOfRange),
         ([1], {"stop_tokens": range(9)}, errors.TooManyStopTokens),
@@ -84,6 +95,8 @@ def test_bad_requests_are_refused_with_their_code(engine, prompt, options, error
         {"threads": 0},
         {"max_queue": 0},
         {"drafts": 2, "drafting": False},
+        {"drafting": "no"},
+        {"drafting": 1},
     ],
 )
 def test_bad_engine_options_are_refused(package, weights, options):
@@ -107,9 +120,11 @@ def test_queue_is_bounded_and_closed_engines_refuse(package, weights):
             call()
 
 
-def test_more_drafts_than_the_package_has_are_cut_at_start_and_refused_later(package, weights):
-    with Engine(package, weights, drafts=100) as engine:
-        assert engine.scheduler.drafts == 7
+def test_more_drafts_than_the_package_has_are_refused(package, weights):
+    with pytest.raises(errors.BadOption):
+        Engine(package, weights, drafts=100)
+    with Engine(package, weights) as engine:
+        assert engine.scheduler.drafts == 3
         with pytest.raises(errors.BadOption):
             engine.set_drafts(8)
     with Engine(package, weights, drafts=0) as engine, pytest.raises(errors.BadOption):
@@ -152,6 +167,61 @@ def test_weights_are_checked_before_anything_is_allocated(package, monkeypatch):
             Engine(package, weights)
     with pytest.raises(errors.WeightsNotFound):
         Engine(package, "nowhere.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        (None, errors.BadOption),
+        (7, errors.BadOption),
+        ({3: torch.zeros(2)}, errors.BadOption),
+        ({"a": 1.0}, errors.BadOption),
+        ({"a": None}, errors.BadOption),
+        ({"a": torch.zeros(2, device="meta")}, errors.BadOption),
+        ({"a": torch.zeros(2, 2).to_sparse()}, errors.BadOption),
+        ("x" * 10_000, errors.WeightsNotFound),
+        ("a\0b", errors.WeightsNotFound),
+    ],
+)
+def test_what_are_no_weights_is_refused_with_a_code(package, given, error):
+    with pytest.raises(error):
+        Engine(package, given)
+
+
+def test_requests_of_nobody_and_of_others_are_refused(package, weights, engine):
+    with Engine(package, weights) as other:
+        foreign = other.submit([1])
+        for call in (engine.cancel, engine.result, lambda request: next(engine.stream(request))):
+            with pytest.raises(errors.ForeignRequest):
+                call(foreign)
+    for call in (engine.cancel, engine.result):
+        with pytest.raises(errors.BadOption):
+            call(None)
+    mine = engine.submit([1])
+    with pytest.raises(errors.BadOption, match="temperature"):
+        next(engine.stream(mine, temperature=1.0))
+    engine.cancel(mine)
+
+
+def test_ids_may_come_from_numpy(engine, oracle):
+    ask = Ask((5, 6, 7), 6, stop_tokens=(9,))
+    for prompt in (np.array([5, 6, 7]), [np.int32(5), np.uint8(6), 7]):
+        result = engine.generate(prompt, max_new_tokens=6, stop_tokens=np.array([9]))
+        assert list(result.tokens) == oracle(ask)[0]
+
+
+def test_engines_in_threads_take_turns_where_they_record(package, weights, oracle):
+    asks = [Ask(PROMPT[: 5 + i], 10, temperature=1.0, seed=i) for i in range(4)]
+    wanted = [oracle(ask) for ask in asks]
+
+    def answer(ask):
+        with Engine(package, weights, drafts=2) as own:
+            request = ask.submit(own)
+            drain(own)
+            return request.output, request.finish_reason
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(answer, asks)) == wanted
 
 
 def test_what_does_not_fit_is_refused_with_both_numbers(package, weights, monkeypatch):

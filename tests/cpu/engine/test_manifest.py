@@ -51,7 +51,9 @@ def test_a_damaged_manifest_is_one_clear_error(manifest, tmp_path: Path, name: s
         open_package(copied)
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"null", b"\xff\xfe", b"{", b'{"format": 1}', b'{"format": true}'])
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"null", b"\xff\xfe", b"{", b"[" * 100_000, b'{"format": 1}', b'{"format": true}']
+)
 def test_what_is_no_manifest_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / MANIFEST).write_bytes(content)
     with pytest.raises(PackageDamaged):

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import save_file
 
 from runtime import errors, kernel_cache
+from runtime.cpu.errors import KernelDamaged
 from runtime.engine import Engine
 from runtime.layouts import laid_out, panel, rope_table
 from runtime.package import open_package
@@ -126,6 +127,33 @@ def test_a_read_only_package_keeps_its_kernels_and_new_ones_go_to_the_user(moved
     assert "sample.json" in new and len({name for name in new if not name.startswith("__grp__")}) == 1
 
 
+@pytest.mark.parametrize("name", ["cache", "cache/cpu"])
+def test_a_file_where_the_cache_belongs_means_the_user_s_cache(copy, cache, weights, monkeypatch, name):
+    from triton import knobs
+
+    (copy / name).parent.mkdir(exist_ok=True)
+    (copy / name).write_text("")
+    with knobs.cache.scope(), Engine(copy, weights, drafts=1) as engine:
+        knobs.cache.dir = str(cache / "cpu")
+        assert len(engine.generate([1, 2, 3], max_new_tokens=4).tokens) == 4
+    assert (copy / name).is_file()
+
+
+def test_a_damaged_kernel_is_one_clear_error_and_damaged_metadata_is_made_again(moved, weights, tmp_path):
+    kernels = {kernel: kernel.read_bytes() for kernel in (moved / "cache").rglob("sample.so")}
+    for kernel, good in kernels.items():
+        kernel.write_bytes(good[: len(good) // 2])
+    with Engine(moved, weights, drafts=1) as engine, pytest.raises(KernelDamaged, match="sample"):
+        engine.generate([1, 2, 3], max_new_tokens=4)
+    assert not engine.busy
+    for kernel, good in kernels.items():
+        kernel.write_bytes(good)
+        kernel.with_suffix(".json").write_text("{")
+    shutil.copytree(moved, tmp_path / "again")
+    with Engine(tmp_path / "again", weights, drafts=1) as engine:
+        engine.generate([1, 2, 3], max_new_tokens=4)
+
+
 def test_the_cache_scope_leaves_no_trace(tmp_path):
     from triton import knobs
 
@@ -209,3 +237,19 @@ def test_command_line_reports_mistakes_in_one_line(package, tmp_path):
         done = run(*arguments, cwd=tmp_path)
         assert done.returncode == 2
         assert done.stdout == "" and len(done.stderr.strip().splitlines()) == 1 and f"[{code}]" in done.stderr
+
+
+def test_output_that_cannot_be_written_ends_without_a_traceback(package, weights, tmp_path):
+    path = tmp_path / "weights.safetensors"
+    save_file(weights, path)
+    command = [sys.executable, "-m", "runtime", "generate", str(package.path), "--prompt", "x", "--weights", str(path)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path[1:]])}
+    options = {"stderr": subprocess.PIPE, "text": True, "cwd": ROOT, "env": environment, "timeout": 120}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, **options)
+    assert done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1 and "[output]" in done.stderr
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([*command, "--json"], stdout=writer, **options)
+    os.close(writer)
+    assert (done.returncode, done.stderr.strip()) == (1, "")
