@@ -18,7 +18,7 @@ from runtime.retention import PrefixHash
 SEED_RANGE = range(-(1 << 63), 1 << 63)
 
 
-class Phase(StrEnum):
+class Progress(StrEnum):
     """Where a request is in its life."""
 
     WAITING = "waiting"
@@ -45,7 +45,7 @@ class Request:
     seed: int
     stops: frozenset[int]
     engine: object
-    phase: Phase = Phase.WAITING
+    progress: Progress = Progress.WAITING
     finish_reason: str | None = None
     restored_position: int = 0
     recomputed_tokens: int = 0
@@ -69,7 +69,7 @@ class Request:
     @property
     def finished(self) -> bool:
         """Whether nothing more will come."""
-        return self.phase is Phase.FINISHED
+        return self.progress is Progress.FINISHED
 
     @property
     def steps(self) -> int:

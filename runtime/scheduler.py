@@ -12,11 +12,10 @@ from time import perf_counter_ns
 
 from runtime.checkpoints import Checkpoint, CheckpointStore, SeenPrefixes
 from runtime.errors import OutOfPages, StepCorrupt
-from runtime.executor import Executor
-from runtime.executor import Phase as Section
+from runtime.executor import Executor, Phase
 from runtime.graphs import Graph
 from runtime.pages import PagePool
-from runtime.request import Phase, Request
+from runtime.request import Progress, Request
 from runtime.retention import NEVER, next_retained, retained, shared_pages
 from runtime.seats import Seat, Seats
 from runtime.stats import Counters
@@ -113,7 +112,7 @@ class Scheduler:
             request = self.waiting[0]
             seat = self.seats.admit(request)
             self.waiting.popleft()
-            request.phase = Phase.PREFILL
+            request.progress = Progress.PREFILL
             self.executor.admit(seat.slot, request.limit_len, request.temperature, request.seed, sorted(request.stops))
             checkpoint = self.checkpoints.find(request.tokens)
             if checkpoint is not None and self.checkpoints.usable(checkpoint, request.tokens):
@@ -213,7 +212,7 @@ class Scheduler:
             self.make_room(seat, seat.committed_len + max(self.drafted - 1, 0))
         token = self.executor.begin(seat.slot, self.drafted)
         self.seats.begin_decoding(seat)
-        request.phase = Phase.DECODE
+        request.progress = Progress.DECODE
         request.first_token_at = time.perf_counter()
         if self.checkpoints.capacity:
             seat.next_due = next_retained(self.interval, self.page_size, seat.committed_len)
@@ -255,7 +254,7 @@ class Scheduler:
         key = (slots, verify_drafts, next_drafts)
         if key != self._step_key or self._step_graph is None:
             bucket = self.executor.bucket(len(slots))
-            self._step_graph = self.executor.graph(Section.STEP, bucket, verify_drafts, next_drafts)
+            self._step_graph = self.executor.graph(Phase.STEP, bucket, verify_drafts, next_drafts)
             self._step_row, self._step_key = self.executor.slot_row(slots), key
             self._last_end = 0
         return self._step_graph
@@ -329,7 +328,7 @@ class Scheduler:
 
     def _close(self, request: Request, reason: str) -> None:
         request.finished_at, request.finish_reason = time.perf_counter(), reason
-        request.phase = Phase.FINISHED
+        request.progress = Progress.FINISHED
         self.counters.finish(request)
 
     def cancel(self, request: Request) -> None:
