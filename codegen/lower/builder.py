@@ -102,9 +102,9 @@ class Builder:
         )
 
 
-def launch(kernel: str, grid: tuple[int | str, ...], layer: str = "", note: str = "", **args: str) -> Launch:
-    """A launch with its arguments as keywords: parameter = buffer or scalar name."""
-    return Launch(kernel, grid, tuple(args.items()), note, layer)
+def launch(kernel: str, grid: tuple[int | str, ...], layer: str, note: str, *same: str, **args: str) -> Launch:
+    """A launch. same: parameters whose buffer or scalar has their own name; args: parameter = buffer or scalar name."""
+    return Launch(kernel, grid, tuple(({name: name for name in same} | args).items()), note, layer)
 
 
 def block_d(size: int) -> int:

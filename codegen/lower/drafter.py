@@ -94,7 +94,7 @@ def lower_drafter(b: Builder) -> None:
         "draft_rows",
         "Rows of the drafter over the accepted tokens.",
         ("bucket", "rows_per_slot"),
-        [launch(rows, ("rows",), "mtp", f"x [rows, {d}] fp32", **{name: name for name in row_names})],
+        [launch(rows, ("rows",), "mtp", f"x [rows, {d}] fp32", *row_names)],
     )
     b.section(
         "draft_select",
@@ -140,7 +140,7 @@ def lower_drafter(b: Builder) -> None:
         "draft_next",
         "Rows of the drafter over the draft it just proposed.",
         ("bucket", "draft_index"),
-        [launch(following, ("bucket",), "mtp", "row_* [bucket] int32", **{name: name for name in next_names})],
+        [launch(following, ("bucket",), "mtp", "row_* [bucket] int32", *next_names)],
     )
     b.section(
         "prefill_draft_rows",
@@ -152,7 +152,7 @@ def lower_drafter(b: Builder) -> None:
                 ("rows",),
                 "mtp",
                 f"draft_hidden [rows, {d}] fp32",
-                **{name: name for name in prefill_names},
+                *prefill_names,
             )
         ],
     )

@@ -101,7 +101,7 @@ def _emit_hidden(b: Builder) -> Launch:
         "hidden_ring",
         "checkpoint_hidden",
     )
-    return launch(emit, ("bucket",), "commit", "checkpoint_hidden when due", **{name: name for name in names})
+    return launch(emit, ("bucket",), "commit", "checkpoint_hidden when due", *names)
 
 
 def lower_verify(b: Builder) -> None:
@@ -120,7 +120,7 @@ def lower_verify(b: Builder) -> None:
         "rows_per_slot",
     )
     launches = [
-        launch(rows, ("bucket",), "rows", "row_* [rows] int32", **{name: name for name in row_names}),
+        launch(rows, ("bucket",), "rows", "row_* [rows] int32", *row_names),
         _emit_hidden(b),
         _embed(b),
         *_layers(b, prefill=False),
@@ -158,7 +158,7 @@ def lower_verify(b: Builder) -> None:
         "accept",
         "Accept the drafts that equal their targets; advance every slot.",
         ("bucket", "rows_per_slot"),
-        [launch(accept, ("bucket",), "accept", "num_accepted [slots] int32", **{name: name for name in names})],
+        [launch(accept, ("bucket",), "accept", "num_accepted [slots] int32", *names)],
     )
 
 
@@ -178,7 +178,7 @@ def lower_prefill(b: Builder) -> None:
         "Keep the hidden states that outlive the chunk; commit it.",
         ("rows",),
         [
-            launch(hidden, ("rows",), "commit", "hidden_ring, checkpoint_hidden", **{name: name for name in names}),
+            launch(hidden, ("rows",), "commit", "hidden_ring, checkpoint_hidden", *names),
             launch(
                 advance,
                 (1,),
@@ -203,7 +203,7 @@ def lower_begin(b: Builder) -> None:
         "Sample the first token of each slot from its last hidden state.",
         ("bucket",),
         [
-            launch(rows, ("bucket",), "rows", f"x [bucket, {b.spec.d_model}] fp32", **{name: name for name in names}),
+            launch(rows, ("bucket",), "rows", f"x [bucket, {b.spec.d_model}] fp32", *names),
             *_head(b),
             launch(
                 accept,
