@@ -15,8 +15,16 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from codegen.aot_worker import Job, Resources, compile_job, cpu_fingerprint, device_functions, end_with_parent
-from codegen.errors import BuildFailed
+from codegen.aot_worker import (
+    Job,
+    Resources,
+    ToolchainRefused,
+    compile_job,
+    cpu_fingerprint,
+    device_functions,
+    end_with_parent,
+)
+from codegen.errors import BuildFailed, ToolchainUnusable
 from codegen.plan import Plan
 from codegen.render import target_folder
 
@@ -98,7 +106,12 @@ def _toolchain(target: str) -> str:
     """Identity of everything outside the kernel that decides its binary."""
     parts = [target, platform.machine(), platform.python_version(), _version("triton"), _version("torch")]
     parts.append(hashlib.sha256(device_functions().read_bytes()).hexdigest())
-    return "\0".join([*parts, cpu_fingerprint()] if target == "cpu" else parts)
+    if target == "cpu":
+        try:
+            parts.append(cpu_fingerprint())
+        except ToolchainRefused as error:
+            raise ToolchainUnusable(target=target, detail=str(error)) from error
+    return "\0".join(parts)
 
 
 def _version(package: str) -> str:

@@ -19,6 +19,10 @@ WATCH_SECONDS = 1.0
 TRITON_TYPES = {"bf16": "bf16", "fp32": "fp32", "int32": "i32", "int64": "i64"}
 
 
+class ToolchainRefused(Exception):
+    """The CPU backend's own words on why it cannot compile."""
+
+
 @dataclass(frozen=True)
 class Job:
     """A kernel instance to compile: its file, its parameters (dtype, or "scalar"), its tile and its options."""
@@ -145,7 +149,11 @@ def device_functions() -> Path:
 
 
 def cpu_fingerprint() -> str:
-    """Hash of the CPU backend's source, flags, compiler and processor. Raises its CompilerMissing."""
+    """Hash of the CPU backend's source, flags, compiler and processor. Raises ToolchainRefused."""
+    from runtime.cpu.errors import CpuBackendError
     from runtime.cpu.toolchain import fingerprint
 
-    return fingerprint()
+    try:
+        return fingerprint()
+    except CpuBackendError as error:
+        raise ToolchainRefused(str(error)) from error

@@ -49,6 +49,13 @@ class BuildFailed(CodegenError):
     template = "kernel {kernel} did not compile for {target}: {detail}"
 
 
+class ToolchainUnusable(CodegenError):
+    """What compiles kernels for a target is missing or wrongly set."""
+
+    code = "build-toolchain"
+    template = "kernels for {target} cannot be compiled: {detail}"
+
+
 class OutputRefused(CodegenError):
     """The output directory holds something that is not a package of ours."""
 

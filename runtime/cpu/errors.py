@@ -45,6 +45,13 @@ class LocalMemoryExceeded(CpuBackendError):
     message = "kernel {kernel}: {bytes} bytes of local tiles per program, at most {limit}: use smaller BLOCK_* sizes"
 
 
+class BadKnob(CpuBackendError):
+    """An environment variable of this backend has a value that is not allowed."""
+
+    code = "cpu-bad-knob"
+    message = "{name}={value!r} is not allowed: {allowed}"
+
+
 class CompilerMissing(CpuBackendError):
     """No C compiler: kernels cannot be built."""
 

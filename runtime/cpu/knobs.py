@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from .errors import BadKnob
+
 ISA_LEVELS = ("native", "avx512", "avx2", "baseline")
 
 
@@ -13,8 +15,14 @@ def _flag(name: str) -> bool:
 
 
 def _integer(name: str, default: int) -> int:
-    text = os.environ.get(name, "")
-    return int(text) if text.strip().lstrip("-").isdigit() else default
+    text = os.environ.get(name, "").strip()
+    if not text:
+        return default
+    if text.lstrip("-").isdigit():
+        return int(text)
+    if name.startswith("STEPFORGE_"):
+        raise BadKnob(name=name, value=text, allowed="a whole number")
+    return default
 
 
 @dataclass(frozen=True)
@@ -30,7 +38,7 @@ def compile_knobs() -> CompileKnobs:
     """STEPFORGE_CPU_CC: compiler. STEPFORGE_CPU_ISA: one of ISA_LEVELS. STEPFORGE_CPU_CFLAGS: appended flags."""
     isa = os.environ.get("STEPFORGE_CPU_ISA", "native")
     if isa not in ISA_LEVELS:
-        raise ValueError(f"STEPFORGE_CPU_ISA={isa!r}: must be one of {', '.join(ISA_LEVELS)}")
+        raise BadKnob(name="STEPFORGE_CPU_ISA", value=isa, allowed=f"one of {', '.join(ISA_LEVELS)}")
     return CompileKnobs(
         cc=os.environ.get("STEPFORGE_CPU_CC") or os.environ.get("CC") or "gcc",
         isa=isa,
