@@ -41,7 +41,8 @@ def step_costs(plan: Plan, shape: Shape) -> Iterator[Cost]:
 
 def launch_cost(plan: Plan, section: Section, launch: Launch, rows: int, count: int, shape: Shape) -> Cost:
     """Cost of one launch over `rows` rows."""
-    buffers = [plan.buffer(value) for _, value in launch.args if any(b.name == value for b in plan.buffers)]
+    named = {buffer.name: buffer for buffer in plan.buffers}
+    buffers = [named[value] for _, value in launch.args if value in named]
     template = plan.kernel(launch.kernel).template.removeprefix("kernels/").removesuffix(".py.j2")
     rule = FLOPS.get(template)
     flops = rule(plan, launch, rows, shape) if rule is not None else 0

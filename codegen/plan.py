@@ -1,7 +1,7 @@
 """The Plan: everything that was decided about a model's step, frozen, ordered and hashable.
 
-A plan names buffers, kernel instances and the launches of each section. Templates print it, the runtime allocates from
-it, `--dump plan` shows it. It exists at build time only.
+A plan names buffers, kernel instances and the launches of each section. Templates print it, `--dump plan` shows it,
+and the package carries it as plan.json, from which the runtime allocates (`runtime/plan.py`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
@@ -160,7 +160,7 @@ class Plan:
     kernels: tuple[Kernel, ...] = ()
     sections: tuple[Section, ...] = ()
     checkpoint_parts: tuple[CheckpointPart, ...] = ()
-    kv_buffers: tuple[str, ...] = field(default=())
+    kv_buffers: tuple[str, ...] = ()
 
     def buffer(self, name: str) -> Buffer:
         """The buffer called `name`."""

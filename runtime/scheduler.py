@@ -173,7 +173,6 @@ class Scheduler:
             for position, digest, row in wanted:
                 self._publish(seat, position, digest, row)
             self.counters.prefilled_tokens += end - start
-            self.counters.prefill_chunks += 1
             self.counters.prefill_ns += perf_counter_ns() - begun
         if seat.committed_len == request.prompt_len:
             self._begin(seat, emitted)

@@ -22,7 +22,6 @@ class Counters:
     steps: int = 0
     output_tokens: int = 0
     prefilled_tokens: int = 0
-    prefill_chunks: int = 0
     restored_tokens: int = 0
     recomputed_tokens: int = 0
     prefill_ns: int = 0

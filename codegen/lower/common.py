@@ -6,16 +6,14 @@ from codegen.lower.builder import Builder, block_d, launch
 from codegen.plan import Launch
 
 
-def rms_norm(b: Builder, x: str, weight: str, y: str, rows: str = "rows", layer: str = "") -> Launch:
+def rms_norm(b: Builder, x: str, weight: str, y: str, layer: str) -> Launch:
     """Normalise rows of the residual stream into bf16."""
     d = b.spec.d_model
     kernel = b.kernel("rms_norm", f"rms_norm_{d}", D=d, BLOCK_D=block_d(d), EPS=b.spec.norm_eps)
-    return launch(kernel, (rows,), layer, f"{y} [{rows}, {d}] bf16", x=x, weight=weight, y=y)
+    return launch(kernel, ("rows",), layer, f"{y} [rows, {d}] bf16", x=x, weight=weight, y=y)
 
 
-def matmul(
-    b: Builder, x: str, w: str, y: str, n: int, k: int, residual: bool = False, rows: str = "rows", layer: str = ""
-) -> Launch:
+def matmul(b: Builder, x: str, w: str, y: str, n: int, k: int, *, layer: str, residual: bool = False) -> Launch:
     """`y = x w^T`, or `y += x w^T` on the residual stream."""
     tile = b.target.matmul(n, k)
     kernel = b.tiled_kernel(
@@ -29,8 +27,8 @@ def matmul(
         residual=residual,
     )
     grid = (-(-n // tile.block_n), b.target.row_blocks)
-    note = f"{y} [{rows}, {n}] fp32" + (" +=" if residual else "")
-    return launch(kernel, grid, layer, note, x=x, w=w, y=y, rows=rows)
+    note = f"{y} [rows, {n}] fp32" + (" +=" if residual else "")
+    return launch(kernel, grid, layer, note, x=x, w=w, y=y, rows="rows")
 
 
 def gated_mlp(b: Builder, prefix: str, stream: str, hidden_size: int, layer: str) -> list[Launch]:

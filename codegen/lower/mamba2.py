@@ -11,6 +11,10 @@ from codegen.lower.targets import next_power_of_two
 from codegen.plan import CheckpointPart, Launch, Role, Source
 from dsl.spec import Mamba2Spec
 
+# Protocol buffers that both kernels of a verify step, and of a prefill chunk, take first.
+COMMITTED = ("slot_idx", "state_len", "committed_len", "row_count", "emit_position", "emit_checkpoint")
+PREFILLED = ("slot_idx", "committed_len", "row_count", "row_checkpoint")
+
 
 class Names(NamedTuple):
     """Buffer names of one Mamba-2 layer."""
@@ -121,21 +125,13 @@ def commit(b: Builder, names: Names, mixer: Mamba2Spec, layer: str) -> list[Laun
     )
     projected, y = f"projected_{mixer.in_proj_dim}", f"mixed_{mixer.d_inner}"
     blocks = -(-mixer.conv_dim // constants["BLOCK_C"])
-    slots = {
-        "slot_idx": "slot_idx",
-        "state_len": "state_len",
-        "committed_len": "committed_len",
-        "row_count": "row_count",
-    }
-    emit = {"emit_position": "emit_position", "emit_checkpoint": "emit_checkpoint"}
     return [
         launch(
             conv,
             ("bucket", blocks),
             layer,
             f"{names.record_ring} [slots, ring, {mixer.conv_dim}] fp32",
-            **slots,
-            **emit,
+            *COMMITTED,
             projected=projected,
             weight=names.conv_weight,
             bias=names.conv_bias,
@@ -149,8 +145,7 @@ def commit(b: Builder, names: Names, mixer: Mamba2Spec, layer: str) -> list[Laun
             ("bucket", mixer.num_heads),
             layer,
             f"{y} [rows, {mixer.d_inner}] fp32",
-            **slots,
-            **emit,
+            *COMMITTED,
             projected=projected,
             record_ring=names.record_ring,
             dt_ring=names.dt_ring,
@@ -175,19 +170,13 @@ def _prefill_scan(b: Builder, names: Names, mixer: Mamba2Spec, layer: str) -> li
     )
     scan = b.kernel("mamba2_scan_prefill", f"mamba2_scan_prefill_{_suffix(mixer)}", **_scan_constants(mixer))
     projected, y = f"projected_{mixer.in_proj_dim}", f"mixed_{mixer.d_inner}"
-    rows = {
-        "slot_idx": "slot_idx",
-        "committed_len": "committed_len",
-        "row_count": "row_count",
-        "row_checkpoint": "row_checkpoint",
-    }
     return [
         launch(
             conv,
             (-(-mixer.conv_dim // constants["BLOCK_C"]),),
             layer,
             f"{activated} [rows, {mixer.conv_dim}] fp32",
-            **rows,
+            *PREFILLED,
             projected=projected,
             weight=names.conv_weight,
             bias=names.conv_bias,
@@ -200,7 +189,7 @@ def _prefill_scan(b: Builder, names: Names, mixer: Mamba2Spec, layer: str) -> li
             (mixer.num_heads,),
             layer,
             f"{y} [rows, {mixer.d_inner}] fp32",
-            **rows,
+            *PREFILLED,
             projected=projected,
             activated=activated,
             a_log=names.a_log,

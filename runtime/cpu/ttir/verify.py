@@ -14,7 +14,6 @@ from .ir import BITS, FLOATS, INTEGERS, Function, Op, Type, words
 
 FLOAT = frozenset(FLOATS)
 INTEGER = frozenset(INTEGERS)
-WIDE_FLOAT = frozenset(("bf16", "f16", "f32", "f64"))
 NUMBER = FLOAT | INTEGER
 ANY = NUMBER | {"ptr"}
 BOOL = frozenset(("i1",))
