@@ -10,11 +10,11 @@ import triton
 from torch import Tensor
 
 from runtime.buffers import Buffers
-from runtime.checkpoints import CheckpointStore, SeenPrefixes
+from runtime.checkpoints.cache import CheckpointStore, SeenPrefixes
 from runtime.errors import BadOption, EngineClosed, ForeignRequest, QueueFull
 from runtime.executor import Executor
 from runtime.package import Package, open_package
-from runtime.pages import PagePool
+from runtime.checkpoints.pages import PagePool
 from runtime.plan import Plan
 from runtime.request import Request, acceptance, check_options, check_prompt, ids_of
 from runtime.scheduler import Scheduler

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from runtime.buffers import Buffers
-from runtime.checkpoints import Checkpoint
+from runtime.checkpoints.cache import Checkpoint
 from runtime.graphs import Graph, record
 from runtime.package import Package
 from runtime.plan import PAD_SLOT_ID

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from runtime.checkpoints import Key
+from runtime.checkpoints.cache import Key
 from runtime.errors import BadOption, NotTokenIds, PromptEmpty, PromptTooLong, TokenOutOfRange, TooManyStopTokens
 from runtime.plan import Limits
-from runtime.retention import PrefixHash
+from runtime.checkpoints.retention import PrefixHash
 
 SEED_RANGE = range(-(1 << 63), 1 << 63)
 

@@ -10,13 +10,13 @@ from array import array
 from collections import deque
 from time import perf_counter_ns
 
-from runtime.checkpoints import Checkpoint, CheckpointStore, SeenPrefixes
+from runtime.checkpoints.cache import Checkpoint, CheckpointStore, SeenPrefixes
 from runtime.errors import OutOfPages, StepCorrupt
 from runtime.executor import Executor, Phase
 from runtime.graphs import Graph
-from runtime.pages import PagePool
+from runtime.checkpoints.pages import PagePool
 from runtime.request import Progress, Request
-from runtime.retention import NEVER, next_retained, retained, shared_pages
+from runtime.checkpoints.retention import NEVER, next_retained, retained, shared_pages
 from runtime.seats import Seat, Seats
 from runtime.stats import Counters
 

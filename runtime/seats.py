@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from runtime.request import Request
-from runtime.retention import NEVER
+from runtime.checkpoints.retention import NEVER
 
 
 @dataclass(eq=False, slots=True)

@@ -6,7 +6,7 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from runtime.checkpoints import CheckpointCounts
+from runtime.checkpoints.cache import CheckpointCounts
 from runtime.request import Request, acceptance
 
 TIMELINE = 1 << 14

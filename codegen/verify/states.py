@@ -14,8 +14,8 @@ from codegen.verify.probe import Replay
 from codegen.verify.report import Finding
 from codegen.verify.subject import Subject, extension
 from codegen.verify.tokens import draft_difference, typical_drafts
-from runtime.checkpoints import Checkpoint, Key
-from runtime.retention import prefix_digests, retained
+from runtime.checkpoints.cache import Checkpoint, Key
+from runtime.checkpoints.retention import prefix_digests, retained
 
 Differences = list[tuple[int, Finding]]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dsl.reference.protocol import Checkpoint as ModelCheckpoint
 from dsl.reference.protocol import Phase as SlotPhase
 from dsl.reference.protocol import ProtocolMachine, ProtocolShape, SeatResult, Supplied
-from runtime.checkpoints import Checkpoint
+from runtime.checkpoints.cache import Checkpoint
 from runtime.executor import Executor, Phase
 from runtime.graphs import Graph
 from runtime.plan import PAD_SLOT_ID

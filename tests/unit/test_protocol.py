@@ -23,7 +23,7 @@ from dsl.reference.protocol import (
     policy,
 )
 from dsl.reference.protocol.__main__ import main
-from runtime.retention import retained as runtime_retained
+from runtime.checkpoints.retention import retained as runtime_retained
 
 MODEL = HashModel(seed=3, vocab_size=50, target_follow=0.9, draft_follow=0.9)
 PROMPT = (7, 1, 1, 9, 30, 2, 2, 2, 41, 5, 17)

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from runtime.engine import Engine
-from runtime.retention import prefix_digests, retained
+from runtime.checkpoints.retention import prefix_digests, retained
 from tests.cpu.engine.toys import (
     Ask,
     checkpoint_parts,

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
 
-from runtime.checkpoints import CheckpointStore, SeenPrefixes
-from runtime.pages import PagePool
-from runtime.retention import PrefixHash, prefix_digests
+from runtime.checkpoints.cache import CheckpointStore, SeenPrefixes
+from runtime.checkpoints.pages import PagePool
+from runtime.checkpoints.retention import PrefixHash, prefix_digests
 
 PAGES, ROWS, PAGE_SIZE = 7, 3, 2
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.retention import NEVER, next_retained, retained, shared_pages
+from runtime.checkpoints.retention import NEVER, next_retained, retained, shared_pages
 
 INTERVALS = st.none() | st.integers(0, 20)
 

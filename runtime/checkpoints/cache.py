@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from runtime.pages import PagePool
-from runtime.retention import prefix_digests
+from runtime.checkpoints.pages import PagePool
+from runtime.checkpoints.retention import prefix_digests
 
 Key = tuple[int, bytes]
 
@@ -17,7 +17,7 @@ Key = tuple[int, bytes]
 class Checkpoint:
     """Everything needed to go on after tokens[:position] with nothing recomputed.
 
-    digest: of those tokens (runtime.retention); index: row of the checkpoint buffers; pages: of the KV entries
+    digest: of those tokens; index: row of the checkpoint buffers; pages: of the KV entries
     < position, the last one possibly partial; drafting: whether the drafter's KV is there too; stamp: numerics it was
     computed with.
     """

@@ -1,0 +1,1 @@
+"""Checkpoints: which prefixes can be resumed from, where their bytes are, and why. See docs/checkpoints.md."""
