@@ -47,7 +47,9 @@ class Buffer:
     """A static device buffer.
 
     fill: "zero", "pad" (PAD_SLOT_ID), "rope_cos" or "rope_sin" (with `theta`). Weights have `sources` and a layout:
-    "plain" (as stored), "transposed", or "panel": `[N/BN][K/2][BN][2]`, N padded to BN and K to BLOCK_K.
+    "plain" (as stored), "transposed", or "panel": `[N/BN][K/2][BN][2]`, N padded to BN and K to BLOCK_K. KV buffers
+    `[pages, kv_heads, BLOCK_D * PAGE]` have one too: "k_pages", a page of a head being `[BLOCK_D/2][PAGE][2]`, the
+    last dim two neighbours of an entry, or "v_pages": `[PAGE/2][BLOCK_D][2]`, the last dim two neighbouring entries.
     """
 
     name: str

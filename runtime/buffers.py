@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from runtime.layouts import laid_out, rope_table
-from runtime.memory import available_bytes, check_fits, memory_table
+from runtime.memory import ALIGNMENT, aligned, check_both_fit, memory_table
 from runtime.plan import PAD_SLOT_ID, Buffer, Plan
 from runtime.weights import Weights, read_sources
 
-ALIGNMENT = 64
 TORCH_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "int32": torch.int32, "int64": torch.int64}
 DEVICE_ONLY = ("tokens", "targets")
 DEVICE_OWNED = ("committed_len", "state_len", "num_accepted", "out_tokens")
@@ -38,7 +37,7 @@ class HostBlock:
         offsets, end = {}, 0
         for name in order:
             offsets[name] = end
-            end += -(-named[name].bytes // ALIGNMENT) * ALIGNMENT
+            end += aligned(named[name].bytes)
         self.shared = not mirrored(device)
         self._device = torch.zeros(end, dtype=torch.uint8, device=device)
         pinned = device.type == "cuda"
@@ -84,11 +83,13 @@ def _view(tensor: Tensor) -> memoryview:
 class Buffers:
     """All buffers of a plan. `b`: tensors by buffer name, as the step module takes them; `host`: the protocol block."""
 
-    def __init__(self, plan: Plan, weights: Weights, device: torch.device) -> None:
-        """Allocate and fill. Raises DoesNotFit before anything is allocated."""
+    def __init__(
+        self, plan: Plan, weights: Weights, device: torch.device, on_host: Mapping[str, int] | None = None
+    ) -> None:
+        """Allocate and fill. on_host: bytes by name that the caller allocates then. Raises DoesNotFit before any of it."""
         self.plan = plan
-        self.memory = memory_table(plan)
-        check_fits(plan, self.memory, available_bytes(device))
+        self.memory = memory_table(plan) | (on_host or {})
+        check_both_fit(plan, memory_table(plan), on_host or {}, device)
         self.host = HostBlock(plan.role("protocol"), device)
         self.b = SimpleNamespace(**self.host.tensors)
         for buffer in plan.buffers.values():

@@ -5,18 +5,30 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 from safetensors import SafetensorError
 
-from runtime.bench import BenchOptions, run_bench
+from runtime.bench import (
+    BenchOptions,
+    ChatOptions,
+    CostOptions,
+    LoadOptions,
+    Model,
+    run_bench,
+    run_chat,
+    run_cost,
+    run_load,
+)
+from runtime.bench.common import Progress
+from runtime.bench.tables import show
 from runtime.cpu.errors import CpuBackendError
 from runtime.engine import Engine
 from runtime.errors import BadOption, OutputFailed, RuntimeStateError, WeightsNotFound
@@ -26,6 +38,7 @@ from runtime.request import Request
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
 EXIT_NO_READER = 1
+EXIT_DOES_NOT_HOLD = 1
 HELP = """Run a package that `python -m codegen build` made.
 
 A package holds the compiled decode step of one model. It needs that model's weights: --weights FILE, or
@@ -193,43 +206,153 @@ def random_weights(
     notes.print(f"{output}: {len(tensors)} tensors, seed {seed}")
 
 
+class Scenario(StrEnum):
+    """What `bench` measures."""
+
+    DECODE = "decode"
+    CHAT = "chat"
+    LOAD = "load"
+    COST = "cost"
+
+
+OWN_OPTIONS = {
+    Scenario.DECODE: ("prompt_tokens", "new_tokens", "batch", "temperature", "text", "eager", "profile"),
+    Scenario.CHAT: ("interval", "temperature"),
+    Scenario.LOAD: ("requests", "rounds"),
+    Scenario.COST: (),
+}
+DECODE_PANEL, CHAT_PANEL, LOAD_PANEL = ("Scenario decode", "Scenario chat", "Scenario load")
+
+
 @app.command()
 def bench(
     directory: Directory,
     weights: Weights = None,
-    prompt_tokens: Annotated[int, typer.Option(help="Tokens of each prompt.")] = 256,
-    new_tokens: Annotated[int, typer.Option(help="Tokens of each answer, exactly.")] = 256,
-    batch: Annotated[int, typer.Option(help="Requests at once.")] = 1,
+    scenario: Annotated[Scenario, typer.Option(help="What to measure: see above.")] = Scenario.DECODE,
     drafts: Drafts = None,
     threads: Threads = None,
-    temperature: Temperature = 0.0,
-    seed: Seed = 0,
-    text: Annotated[Path | None, typer.Option(help="File to cut prompts from; default: built-in lines.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of sampling noise and drawn traffic.")] = 0,
     target: Target = None,
-    eager: Annotated[bool, typer.Option("--eager", help="Without graphs: what they save.")] = False,
-    profile: Annotated[bool, typer.Option(help="Also time every launch and the machine's read bandwidth.")] = True,
     as_json: Json = False,
+    prompt_tokens: Annotated[
+        int | None, typer.Option(help="Tokens of each prompt; default 256.", rich_help_panel=DECODE_PANEL)
+    ] = None,
+    new_tokens: Annotated[
+        int | None, typer.Option(help="Tokens of each answer, exactly; default 256.", rich_help_panel=DECODE_PANEL)
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(help="Requests at once; default 1.", rich_help_panel=DECODE_PANEL)
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="Default 0: greedy. Also of chat.", rich_help_panel=DECODE_PANEL)
+    ] = None,
+    text: Annotated[
+        Path | None,
+        typer.Option(help="File to cut prompts from; default: built-in lines.", rich_help_panel=DECODE_PANEL),
+    ] = None,
+    eager: Annotated[
+        bool | None, typer.Option("--eager", help="Without graphs: what they save.", rich_help_panel=DECODE_PANEL)
+    ] = None,
+    profile: Annotated[
+        bool | None,
+        typer.Option(help="Also time every launch and the read bandwidth; default.", rich_help_panel=DECODE_PANEL),
+    ] = None,
+    interval: Annotated[
+        str | None,
+        typer.Option(help="Checkpoint every N tokens, or page; default 0: ends only.", rich_help_panel=CHAT_PANEL),
+    ] = None,
+    requests: Annotated[int | None, typer.Option(help="Default 200.", rich_help_panel=LOAD_PANEL)] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Timed runs per prefill budget; default 5.", rich_help_panel=LOAD_PANEL)
+    ] = None,
 ) -> None:
-    """Measure prefill and decode speed, the host's share, acceptance, and every kernel against the read bandwidth.
+    """Measure one scenario.
 
-    The bound is the time the machine takes to read the bytes of a step (weights, states, KV) from a buffer of the size
-    of the step's working set, all threads at once. Kernels are compiled and graphs recorded before the clock starts.
+    decode: speed of prefill and decode, the host's share, acceptance, every kernel against the read bandwidth. That
+    bound is the time the machine takes to read a step's bytes (weights, states, KV) from a buffer of the size of its
+    working set, all threads at once.
+
+    chat: 8 conversations of 12 turns. What is restored, prefilled and kept, and whether the first token comes as soon
+    after long texts as after short ones.
+
+    load: random requests with priorities, deadlines and cancellations through all slots, with several prefill budgets.
+
+    cost: what writing a checkpoint adds to a step, beside a memcpy, and how soon a resumed prompt decodes.
+
+    Kernels are compiled and graphs recorded before the clock starts. chat, load and cost check what they promise, the
+    answers against a cold engine too: exit code 1 if anything does not hold.
+
     Example: python -m runtime bench build/tiny_hybrid --drafts 3 --threads 2 --json
+
+    Example: python -m runtime bench build/tiny_hybrid --scenario chat --interval 0
     """
+    given = {
+        "prompt_tokens": prompt_tokens,
+        "new_tokens": new_tokens,
+        "batch": batch,
+        "temperature": temperature,
+        "text": text,
+        "eager": eager,
+        "profile": profile,
+        "interval": interval,
+        "requests": requests,
+        "rounds": rounds,
+    }
     with _user_errors():
+        chosen = _own_options(scenario, {name: value for name, value in given.items() if value is not None})
         package = open_package(directory, target)
-        content = _read_text(text)
-        engine = Engine(
-            package, find_weights(package, weights), drafts=drafts, threads=threads, eager=eager, checkpoints=False
-        )
-        options = BenchOptions(prompt_tokens, new_tokens, batch, temperature, seed, profile and not eager)
+        model = Model(package, find_weights(package, weights), drafts, threads)
         with notes.status("starting", spinner="dots") as status:
-            figures = run_bench(engine, options, content, lambda note: status.update(note))
-        if as_json:
-            _write(json.dumps(_finite(figures), indent=1) + "\n")
-        else:
-            with _writing():
-                _show(figures)
+            figures = _measure(scenario, model, chosen | {"seed": seed}, lambda note: status.update(note))
+        with _writing():
+            if as_json:
+                sys.stdout.write(json.dumps(_finite(figures), indent=1) + "\n")
+            else:
+                show(scenario, figures)
+        _end_with(figures.get("checks", {}))
+
+
+def _own_options(scenario: Scenario, given: dict[str, Any]) -> dict[str, Any]:
+    """The options given. Raises BadOption for one that belongs to another scenario."""
+    for name, value in given.items():
+        if name not in OWN_OPTIONS[scenario]:
+            owners = " or ".join(owner for owner, names in OWN_OPTIONS.items() if name in names)
+            option = "--" + name.replace("_", "-")
+            raise BadOption(option=option, value=value, allowed=f"only with --scenario {owners}")
+    return given
+
+
+def _measure(scenario: Scenario, model: Model, chosen: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    if scenario is Scenario.CHAT:
+        return run_chat(model, ChatOptions(**chosen | {"interval": _interval(chosen.get("interval", "0"))}), progress)
+    if scenario is Scenario.LOAD:
+        return run_load(model, LoadOptions(**chosen), progress)
+    if scenario is Scenario.COST:
+        return run_cost(model, CostOptions(), progress)
+    content, eager = _read_text(chosen.pop("text", None)), chosen.pop("eager", False)
+    chosen["profile"] = chosen.get("profile", True) and not eager
+    engine = Engine(
+        model.package, model.weights, drafts=model.drafts, threads=model.threads, eager=eager, checkpoints=False
+    )
+    return run_bench(engine, BenchOptions(**chosen), content, progress)
+
+
+def _interval(text: str) -> int | None:
+    """Tokens between checkpoints; None for every page."""
+    if text == "page":
+        return None
+    if not text.isdecimal():
+        raise BadOption(option="--interval", value=text, allowed="page, or a number of tokens, 0 for none")
+    return int(text)
+
+
+def _end_with(checks: dict[str, bool]) -> None:
+    """A line for everything that does not hold, and exit code 1 if there is any."""
+    failed = [name for name, holds in checks.items() if not holds]
+    for name in failed:
+        notes.print(Text("does not hold ", style="red") + Text(name, style=""), soft_wrap=True)
+    if failed:
+        raise typer.Exit(EXIT_DOES_NOT_HOLD)
 
 
 def _read_text(path: Path | None) -> bytes:
@@ -249,53 +372,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and value != value else value
-
-
-ROWS: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
-    ("decode", lambda f: f"{f['decode_tokens_per_s']:,.0f} tokens/s"),
-    ("prefill", lambda f: f"{f['prefill_tokens_per_s']:,.0f} tokens/s"),
-    ("first token", lambda f: f"{f['first_token_ms']['p50']:.1f} ms (max {f['first_token_ms']['max']:.1f})"),
-    ("step", lambda f: "{p50:.0f} / {p90:.0f} / {p99:.0f} µs (p50 / p90 / p99)".format(**f["step_us"])),
-    ("host between replays", lambda f: "{p50:.1f} / {p90:.1f} / {p99:.1f} µs".format(**f["host_us"])),
-    ("tokens per step", lambda f: f"{f['tokens_per_step']:.2f}"),
-    ("drafts accepted", lambda f: " ".join(f"{share:.0%}" for share in f["acceptance"]) or "none drafted"),
-    ("launches per step", lambda f: f"{f['launches']}"),
-    ("bytes per step", lambda f: f"{f['bytes_per_step'] / 1e6:.2f} MB"),
-    ("working set", lambda f: f"{f['working_set_bytes'] / 1e6:.2f} MB"),
-    ("peak memory", lambda f: f"{f['peak_rss_mib']:.0f} MiB, buffers {sum(f['memory'].values()) / 2**20:.1f} MiB"),
-)
-
-
-def _show(figures: dict[str, Any]) -> None:
-    """The figures as tables on standard output."""
-    out = Console(highlight=False)
-    title = f"batch {figures['batch']}, drafts {figures['drafts']}"
-    table = Table(title=title, show_header=False, title_justify="left")
-    for name, text in ROWS:
-        table.add_row(name, text(figures))
-    bound = figures.get("bound", {})
-    if "step_us" in bound:
-        speed = f"{bound['read_bandwidth_gb_per_s']:.0f} GB/s read by {bound['threads']} threads"
-        table.add_row("bound", f"{bound['step_us']:.0f} µs at {speed}: {bound['share_of_p50']:.0%} of the step")
-    elif bound:
-        table.add_row("bound", bound["unavailable"])
-    out.print(table)
-    if "kernels" in figures:
-        out.print(_kernel_table(figures["kernels"]))
-
-
-def _kernel_table(rows: list[dict[str, Any]]) -> Table:
-    table = Table("kernel", title="launches of one step", title_justify="left")
-    for name in ("launches", "µs", "share", "MB", "of the bound"):
-        table.add_column(name, justify="right")
-    total = sum(row["microseconds"] for row in rows)
-    for row in rows:
-        share, size = row["microseconds"] / total, row["bytes"] / 1e6
-        bound = f"{row['bound_share']:.0%}" if row["bytes"] else ""
-        table.add_row(
-            row["kernel"], str(row["launches"]), f"{row['microseconds']:.1f}", f"{share:.0%}", f"{size:.2f}", bound
-        )
-    return table
 
 
 def main() -> None:

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import threading
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-import triton
 from torch import Tensor
 
-from runtime.buffers import Buffers
-from runtime.checkpoints.cache import CheckpointStore, SeenPrefixes
-from runtime.errors import BadOption, EngineClosed, ForeignRequest, QueueFull
-from runtime.executor import Executor
+from runtime.assemble import EngineOptions, Interval, assemble, in_range
+from runtime.checkpoints.account import CacheView
+from runtime.checkpoints.retention import asked_positions
+from runtime.checkpoints.store import Store
+from runtime.errors import BadOption, EngineClosed, EngineInUse, ForeignRequest, NotNow, NotRetained, QueueFull
+from runtime.observe.stats import Stats, tokens_per_step
 from runtime.package import Package, open_package
-from runtime.checkpoints.pages import PagePool
-from runtime.plan import Plan
-from runtime.request import Request, acceptance, check_options, check_prompt, ids_of
-from runtime.scheduler import Scheduler
-from runtime.stats import Stats, tokens_per_step
+from runtime.request import Options, Progress, Request, acceptance, check_options, check_prompt, ids_of
 from runtime.tokenizer import ByteTokenizer, TextStream
-from runtime.weights import check_weights, open_weights
 
 Prompt = str | bytes | Sequence[int]
-DEFAULT_DRAFTS = 3
-MOST_THREADS = 1 << 10
 
 
 @dataclass(frozen=True)
@@ -57,8 +54,17 @@ class Engine:
     package: path or opened package. weights: path of a safetensors file, or tensors by name.
     drafts: tokens drafted per step, default 3 or what the package allows; 0 leaves the MTP module out for good unless
     `drafting`. slots: requests decoded together, default all the package has. threads: CPU threads. eager: no graphs.
-    checkpoints: keep and resume from recurrent states. prefill_chunk: tokens per prefill launch. max_queue: requests
-    that may wait. Raises RuntimeStateError with a code: see runtime.errors.
+    prefill_chunk: tokens per prefill launch. prefill_budget: prompt tokens per step over all slots, so that answers
+    under way are not held up; default one chunk of each. max_queue: requests that may wait.
+    checkpoints: keep and resume from recurrent states. interval: of those on the way, None for every page, n for every
+    n tokens, 0 for none but prompt ends, answer ends, junctions and what is asked for; default: the spec's.
+    host_pool: bytes of host memory for checkpoints that leave the device. checkpoint_dir: folder that keeps them over
+    restarts, and that several processes may share; checkpoint_dir_bytes: what it may grow to.
+    canary: share of decode steps that are run twice, as a graph and eagerly, and compared (e.g. 1/1000): on a difference
+    CanaryDiffered is warned of, with buffer and layer, and the engine goes on eagerly.
+    Raises RuntimeStateError with a code: see runtime.errors.
+
+    cache: what is kept and why, pins; checkpoints: save to and load from a file. See docs/checkpoints.md.
     """
 
     def __init__(
@@ -72,36 +78,41 @@ class Engine:
         threads: int | None = None,
         eager: bool = False,
         checkpoints: bool = True,
+        interval: Interval = "as built",
+        host_pool: int = 0,
+        checkpoint_dir: str | Path | None = None,
+        checkpoint_dir_bytes: int | None = None,
         prefill_chunk: int | None = None,
+        prefill_budget: int | None = None,
+        canary: float = 0.0,
         max_queue: int = 1024,
     ) -> None:
         self.package = package if isinstance(package, Package) else open_package(package)
-        plan = self.package.plan
-        limits = plan.limits
-        drafts, drafting = _drafting(plan, drafts, drafting)
-        slots = _in_range("slots", limits.max_slots if slots is None else slots, 1, limits.max_slots)
-        longest = limits.prefill_chunk
-        prefill_chunk = _in_range("prefill_chunk", longest if prefill_chunk is None else prefill_chunk, 1, longest)
-        self.max_queue = _in_range("max_queue", max_queue, 1, 1 << 30)
-        if threads is not None:
-            _set_threads(self.package, threads)
-        opened = open_weights(weights)
-        check_weights(plan, opened)
-        self.buffers = Buffers(plan, opened, self.package.device)
-        self.tokenizer = ByteTokenizer(plan.specials)
-        stamp = f"{self.package.numerics_sha256} {opened.sha256} triton {triton.__version__}"
-        pages = PagePool(limits.num_pages)
-        self.scheduler = Scheduler(
-            Executor(self.package, self.buffers, drafting, eager),
-            pages,
-            CheckpointStore(limits.checkpoint_slots if checkpoints else 0, pages, drafting, stamp),
-            SeenPrefixes(limits.page_size),
-            slots=slots,
+        self.max_queue = in_range("max_queue", max_queue, 1, 1 << 30)
+        options = EngineOptions(
             drafts=drafts,
+            drafting=drafting,
+            slots=slots,
+            threads=threads,
+            eager=eager,
+            checkpoints=checkpoints,
+            interval=interval,
+            host_pool=host_pool,
+            checkpoint_dir=checkpoint_dir,
+            checkpoint_dir_bytes=checkpoint_dir_bytes,
             prefill_chunk=prefill_chunk,
+            prefill_budget=prefill_budget,
+            canary=canary,
         )
+        parts = assemble(self.package, weights, options)
+        self.buffers, self.scheduler, self.memory = parts.buffers, parts.scheduler, parts.memory
+        self.tokenizer = ByteTokenizer(self.package.plan.specials)
+        self.cache = CacheView(self.scheduler.cache, self.scheduler.tiers, self._encode)
+        self.checkpoints = Store(self.scheduler.tiers)
         self._next_id = 0
         self._closed = False
+        self._owner: int | None = None  # the thread of an AsyncFront, which alone may call
+        self._front: Any = None
 
     # Requests
 
@@ -114,50 +125,165 @@ class Engine:
         seed: int = 0,
         stop_tokens: Sequence[int] = (),
         stop_at_eos: bool = True,
+        priority: int = 0,
+        client: str = "",
+        deadline: float | None = None,
+        checkpoints: Sequence[int] = (),
+        logprobs: int | None = None,
     ) -> Request:
         """Queue a request. A str or bytes prompt gets `bos` first if the model has one; ids are taken as they are.
 
         temperature 0 is greedy. stop_tokens: ids that end the answer, with `eos` unless stop_at_eos is off; the one
-        that did is part of the tokens, not of the text. Raises PromptEmpty, PromptTooLong, TokenOutOfRange, BadOption,
-        TooManyStopTokens or QueueFull.
+        that did is part of the tokens, not of the text. priority: the higher goes first, and takes the slot of a lower
+        one. client: whom fairness among equal priorities is kept for. deadline: seconds from now until it is given up.
+        checkpoints: positions to keep, tokens from the start, or negative: back from the end of the prompt. logprobs:
+        report each output token's log-probability and so many most likely tokens, in request.logprobs.
+
+        Raises PromptEmpty, PromptTooLong, TokenOutOfRange, BadOption, TooManyStopTokens or QueueFull.
         """
         self._check_open()
         limits = self.package.plan.limits
-        tokens = self.tokenizer.encode(prompt) if isinstance(prompt, (str, bytes)) else ids_of("prompt", prompt)
+        tokens = self._encode(prompt)
         eos = self.tokenizer.specials.get("eos")
         own = [eos] if eos is not None and stop_at_eos else []
         stops = frozenset([*ids_of("stop_tokens", stop_tokens), *own])
         check_options(limits, max_new_tokens, temperature, seed, stops)
         check_prompt(limits, tokens)
-        if len(self.scheduler.waiting) >= self.max_queue:
-            raise QueueFull(waiting=len(self.scheduler.waiting), limit=self.max_queue)
-        limit_len = min(len(tokens) + max_new_tokens, limits.max_context)
-        request = Request(self._next_id, tokens, len(tokens), limit_len, float(temperature), seed, stops, self)
-        self._next_id += 1
+        self._check_queue()
+        options = Options(
+            limit_len=min(len(tokens) + max_new_tokens, limits.max_context),
+            temperature=float(temperature),
+            seed=seed,
+            stops=stops,
+            priority=in_range("priority", priority, -(1 << 31), 1 << 31),
+            client=_text("client", client),
+            deadline=None if deadline is None else time.perf_counter() + _seconds("deadline", deadline),
+            checkpoints=tuple(ids_of("checkpoints", checkpoints)),
+            logprobs=None if logprobs is None else in_range("logprobs", logprobs, 0, limits.vocab_size),
+        )
+        asked = asked_positions(len(tokens), options.checkpoints)
+        request = Request(self._take_id(), tokens, len(tokens), options, self, points=asked, asked=asked)
         self.scheduler.submit(request)
         return request
 
+    def _encode(self, prompt: Prompt) -> list[int]:
+        return self.tokenizer.encode(prompt) if isinstance(prompt, (str, bytes)) else ids_of("prompt", prompt)
+
+    def _take_id(self) -> int:
+        self._next_id += 1
+        return self._next_id - 1
+
+    def _check_queue(self) -> None:
+        waiting = self.scheduler.num_waiting
+        if waiting >= self.max_queue:
+            raise QueueFull(waiting=waiting, limit=self.max_queue)
+
+    def preempt(self, request: Request) -> None:
+        """Take the slot of a running request; it waits in front of its client's others and goes on with the same bits.
+
+        Raises NotNow if it has no slot.
+        """
+        self._check_mine(request)
+        if request.progress not in (Progress.PREFILL, Progress.DECODE):
+            raise NotNow(request=request.id, progress=request.progress, what="preempt", needed="a running request")
+        self.scheduler.preempt(request)
+
+    def fork(
+        self, request: Request, seed: int, *, at: int | None = None, max_new_tokens: int | None = None
+    ) -> Request:
+        """Another continuation of a request's text, with its own seed. State and pages are shared, copied on write.
+
+        at: tokens to keep, from the prompt's length to all there are, the default. max_new_tokens: beyond those kept;
+        default: the same limit as the request's. A fork of a request that has not begun waits for its prompt, which is
+        prefilled once. Raises BadOption, NotNow if the request has ended and `at` is not given, or QueueFull.
+        """
+        self._check_mine(request)
+        if request.finished and at is None:
+            raise NotNow(request=request.id, progress="finished", what="fork", needed="at=, the tokens to keep")
+        kept = len(request.tokens) if at is None else in_range("at", at, request.prompt_len, len(request.tokens))
+        limits = self.package.plan.limits
+        limit = request.limit_len
+        if max_new_tokens is not None:
+            limit = min(kept + in_range("max_new_tokens", max_new_tokens, 1, 1 << 62), limits.max_context)
+        if kept >= limit:
+            raise BadOption(option="at", value=kept, allowed=f"less than the limit of {limit} tokens")
+        check_options(limits, 1, request.temperature, seed, request.stops)
+        self._check_queue()
+        child = Request(
+            self._take_id(),
+            request.tokens[:kept],
+            request.prompt_len,
+            replace(request.options, limit_len=limit, seed=seed),
+            self,
+            points=request.asked,
+            asked=request.asked,
+            logprobs=request.logprobs[: kept - request.prompt_len],
+        )
+        self.scheduler.fork(request, child)
+        return child
+
+    def rewind(self, request: Request, to: int, seed: int | None = None) -> None:
+        """Drop all tokens from position `to` on, which must be retained, and continue from there.
+
+        seed: of the tokens from now on; default the same, which draws the same tokens again. A finished request goes on
+        too. Raises NotNow before its first token, or NotRetained with the positions that can be gone back to.
+        """
+        self._check_mine(request)
+        if not request.output:
+            raise NotNow(request=request.id, progress=request.progress, what="rewind", needed="a first token")
+        options = request.options if seed is None else replace(request.options, seed=seed)
+        check_options(self.package.plan.limits, 1, options.temperature, options.seed, options.stops)
+        own = {checkpoint.position: checkpoint for checkpoint in self.scheduler.retained_by(request)}
+        if type(to) is not int or to not in own:
+            positions = ", ".join(map(str, own)) or "none"
+            raise NotRetained(request=request.id, position=to, positions=positions)
+        if request.finished:
+            self._check_queue()
+        request.options = options
+        self.scheduler.rewind(request, own[to])
+
+    def logits(self, request: Request) -> Tensor:
+        """fp32 [vocab_size]: what a running request's last token was chosen from. Raises NotNow if it has no slot."""
+        self._check_mine(request)
+        seat = self.scheduler.seats.of(request)
+        if seat is None or request.progress is not Progress.DECODE:
+            raise NotNow(request=request.id, progress=request.progress, what="logits", needed="a decoding request")
+        return self.scheduler.executor.score(seat.slot, [seat.committed_len - 1])[0].cpu()
+
     def cancel(self, request: Request) -> None:
         """End a request now; its tokens so far stay. Nothing happens if it has finished."""
-        self._check_open()
         self._check_mine(request)
         self.scheduler.cancel(request)
 
     def step(self) -> list[tuple[Request, list[int]]]:
         """One scheduler iteration: admit, one prefill chunk per new request, one decode step. Returns new tokens."""
         self._check_open()
-        return self.scheduler.step()
+        emitted = self.scheduler.step()
+        if self.scheduler.watch.due:
+            self.scheduler.watch.check()
+        return emitted
 
     @property
     def busy(self) -> bool:
         """Whether a request waits or runs."""
         return self.scheduler.busy
 
+    def warm_up(self) -> int:
+        """Compile and record now what the first requests would wait for. Returns the number of graphs.
+
+        Raises NotNow while requests run.
+        """
+        self._check_open()
+        running = next((seat.request for seat in self.scheduler.seats.all()), None)
+        if running is not None:
+            raise NotNow(request=running.id, progress=running.progress, what="warm_up", needed="an engine at rest")
+        return self.scheduler.executor.warm_up(self.scheduler.drafts)
+
     def set_drafts(self, drafts: int) -> None:
         """Draft this many tokens per step from now on. Raises BadOption beyond the package, or without drafting."""
         self._check_open()
         highest = self.package.plan.limits.max_drafts if self.scheduler.executor.drafting else 0
-        self.scheduler.drafts = _in_range("drafts", drafts, 0, highest)
+        self.scheduler.drafts = in_range("drafts", drafts, 0, highest)
 
     # Conveniences
 
@@ -176,6 +302,7 @@ class Engine:
             while not request.finished or shown < len(request.tokens):
                 if not request.finished:
                     self.step()
+                shown = min(shown, len(request.tokens))
                 new = request.tokens[shown:]
                 shown += len(new)
                 if new:
@@ -183,6 +310,16 @@ class Engine:
         finally:
             if not request.finished:
                 self.cancel(request)
+
+    def astream(self, prompt: Prompt, **options: object) -> AsyncIterator[Piece]:
+        """`stream` for asyncio: `async for piece in engine.astream(prompt)`, any number of them at once.
+
+        From the first use on a thread of its own runs the engine, and calls from elsewhere raise EngineInUse; `await
+        AsyncFront.of(engine).run(function)` calls a function between two steps, and its `close` gives the engine back.
+        """
+        from runtime.front import AsyncFront  # it imports this module
+
+        return AsyncFront.of(self).stream(prompt, **options)
 
     def generate(self, prompt: Prompt, **options: object) -> Result:
         """Answer one prompt. Options are those of `submit`."""
@@ -211,34 +348,45 @@ class Engine:
     # State
 
     def stats(self) -> Stats:
-        """A snapshot of all counters; requests still running are in the totals but not in the acceptance."""
+        """A snapshot of all counters. May be called from any thread."""
         scheduler = self.scheduler
-        counters, store = scheduler.counters, scheduler.checkpoints
+        counters, cache = scheduler.counters, scheduler.cache
+        canary, accepted = scheduler.canary, dict(counters.accepted)
         return Stats(
             requests=counters.requests,
-            waiting=len(scheduler.waiting),
+            waiting=scheduler.num_waiting,
             active=scheduler.seats.active,
             finished=counters.finished,
             cancelled=counters.cancelled,
+            expired=counters.expired,
+            failed=counters.failed,
+            preemptions=counters.preemptions,
             steps=counters.steps,
             output_tokens=counters.output_tokens,
-            tokens_per_step=tokens_per_step(counters.accepted),
-            acceptance=acceptance(counters.accepted),
+            tokens_per_step=tokens_per_step(accepted),
+            acceptance=acceptance(accepted),
             prefilled_tokens=counters.prefilled_tokens,
             restored_tokens=counters.restored_tokens,
             recomputed_tokens=counters.recomputed_tokens,
-            checkpoints=len(store),
-            checkpoint_counts=store.counts,
-            pages_in_use=scheduler.pages.in_use,
-            pages=scheduler.pages.num_pages,
+            checkpoints=len(cache),
+            checkpoint_counts=cache.counts,
             graphs=len(scheduler.executor.graphs),
-            memory=self.buffers.memory,
+            pools=scheduler.tiers.pools(),
+            refused_files=scheduler.tiers.refused,
+            step_seconds=counters.step_seconds.snapshot(),
+            queue_seconds=counters.queue_seconds.snapshot(),
+            first_token_seconds=counters.first_token_seconds.snapshot(),
+            canary_checked=0 if canary is None else canary.checked,
+            canary_differed=0 if canary is None else len(canary.reports),
+            acceptance_collapses=len(scheduler.watch.collapses),
+            memory=dict(self.memory),
         )
 
     def close(self) -> None:
         """Cancel everything. Afterwards every call raises EngineClosed."""
         if not self._closed:
             self.scheduler.cancel_all()
+            self.scheduler.tiers.close()
             self._closed = True
 
     def __enter__(self) -> Engine:
@@ -250,40 +398,27 @@ class Engine:
     def _check_open(self) -> None:
         if self._closed:
             raise EngineClosed
+        if self._owner is not None and self._owner != threading.get_ident():
+            raise EngineInUse
 
     def _check_mine(self, request: object) -> None:
+        self._check_open()
         if not isinstance(request, Request):
             raise BadOption(option="request", value=request, allowed="what submit returned")
         if request.engine is not self:
             raise ForeignRequest(request=request.id)
 
 
-def _in_range(option: str, value: int, low: int, high: int) -> int:
-    if type(value) is not int or not low <= value <= high:
-        raise BadOption(option=option, value=value, allowed=f"an integer from {low} to {high}")
+def _text(option: str, value: str) -> str:
+    if not isinstance(value, str):
+        raise BadOption(option=option, value=value, allowed="text")
     return value
 
 
-def _drafting(plan: Plan, drafts: int | None, drafting: bool | None) -> tuple[int, bool]:
-    """Drafts per step and whether the MTP module runs at all, from what was asked. Raises BadOption."""
-    most = plan.limits.max_drafts
-    if drafting is not None and not isinstance(drafting, bool):
-        raise BadOption(option="drafting", value=drafting, allowed="True, False or None")
-    drafts = min(DEFAULT_DRAFTS, most) if drafts is None else _in_range("drafts", drafts, 0, most)
-    drafting = plan.has_drafter and (drafts > 0 if drafting is None else drafting)
-    if drafts and not drafting:
-        raise BadOption(option="drafts", value=drafts, allowed="0 without drafting")
-    return drafts, drafting
-
-
-def _set_threads(package: Package, threads: int) -> None:
-    """Threads of the CPU kernels, for the whole process."""
-    _in_range("threads", threads, 1, MOST_THREADS)
-    if package.device.type == "cpu":
-        from runtime.cpu import set_num_threads
-
-        with package.compiling():
-            set_num_threads(threads)
+def _seconds(option: str, value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+        raise BadOption(option=option, value=value, allowed="seconds, more than 0")
+    return float(value)
 
 
 def _spoken(request: Request, tokens: Sequence[int]) -> Sequence[int]:

@@ -182,6 +182,44 @@ class OutOfPages(RuntimeStateError):
     template = "{wanted} pages are wanted, {free} of {total} are free and no checkpoint can be evicted"
 
 
+class PinRefused(RuntimeStateError):
+    """A pin would leave the engine's slots without rows or pages."""
+
+    code = "pin-refused"
+    template = (
+        "the checkpoint at {position} cannot be pinned: {rows} rows and {pages} pages would be left, "
+        "the slots need 1 and {needed_pages}; unpin others or build with more checkpoint_slots"
+    )
+
+
+class NotCached(RuntimeStateError):
+    """There is no checkpoint of a prompt."""
+
+    code = "not-cached"
+    template = "no checkpoint of this prompt can be had: nothing to {what}"
+
+
+class NotRetained(RuntimeStateError):
+    """There is no checkpoint at the position a request should go back to."""
+
+    code = "not-retained"
+    template = "request {request} has no checkpoint at {position}; it has: {positions}"
+
+
+class NotNow(RuntimeStateError):
+    """A request is not in a state in which this can be done."""
+
+    code = "not-now"
+    template = "request {request} is {progress}: {what} needs {needed}"
+
+
+class ResumeDiffers(RuntimeStateError):
+    """A resumed request drew another token than before: its checkpoint, or the kernels, are damaged."""
+
+    code = "resume-differs"
+    template = "request {request}, resumed at {position}, drew token {found} where it had drawn {expected} before"
+
+
 class StepCorrupt(RuntimeStateError):
     """A step reports what no step can do: the device's buffers, or its kernels, are damaged."""
 
@@ -201,3 +239,73 @@ class BenchUnavailable(RuntimeStateError):
 
     code = "bench-unavailable"
     template = "{what} cannot be measured here: {detail}"
+
+
+class CheckpointFileError(RuntimeStateError):
+    """Base of what keeps one checkpoint file from being used. `fields["path"]` names it."""
+
+    code = "checkpoint-file"
+    template = "{path}: {detail}"
+
+
+class CheckpointFileDamaged(CheckpointFileError):
+    """A checkpoint file is cut short, changed, renamed, unreadable, or no checkpoint file at all."""
+
+    code = "checkpoint-damaged"
+    template = "{path} is damaged or no checkpoint file: {detail}"
+
+
+class CheckpointFileForeign(CheckpointFileError):
+    """A checkpoint file is of another model, weights, compiler or drafting: its bits mean nothing here."""
+
+    code = "checkpoint-foreign"
+    template = "{path} is of another build: {detail}"
+
+
+class CheckpointFileFormat(CheckpointFileError):
+    """A checkpoint file has a format that this runtime does not read."""
+
+    code = "checkpoint-format"
+    template = "{path} has checkpoint format {found}, this runtime reads {known}"
+
+
+class CheckpointArchiveNotFound(RuntimeStateError):
+    """There is no archive of checkpoints at the path."""
+
+    code = "checkpoint-archive-not-found"
+    template = "no checkpoint archive at {path}"
+
+
+class CheckpointDirectoryUnusable(RuntimeStateError):
+    """A folder cannot hold checkpoints."""
+
+    code = "checkpoint-directory"
+    template = "{path} cannot be used for checkpoints: {detail}"
+
+
+class CheckpointDirectoryBusy(RuntimeStateError):
+    """Another process holds the lock of a checkpoint folder for too long."""
+
+    code = "checkpoint-directory-busy"
+    template = "{path} was locked by another writer for {seconds} s"
+
+
+class CheckpointNotWritten(RuntimeStateError):
+    """A checkpoint file could not be written; what was there before is unchanged."""
+
+    code = "checkpoint-not-written"
+    template = "{path} was not written: {detail}"
+
+
+class EngineInUse(RuntimeStateError):
+    """The engine was called by somebody else than the front that owns it."""
+
+    code = "engine-in-use"
+    template = "this engine is run by an asyncio front in a thread of its own: ask that front, or close it first"
+
+
+class MetricsUnavailable(RuntimeStateError):
+    """Metrics cannot be exported: prometheus_client is missing, or the address is taken."""
+
+    code = "metrics-unavailable"
+    template = "metrics cannot be exported: {detail}"

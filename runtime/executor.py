@@ -11,6 +11,8 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
+from torch import Tensor
+
 from runtime.buffers import Buffers
 from runtime.checkpoints.cache import Checkpoint
 from runtime.graphs import Graph, record
@@ -28,6 +30,7 @@ class Phase(StrEnum):
     BEGIN = "begin"
     STEP = "step"
     SAVE = "save"
+    SCORE = "score"
 
 
 class Executor:
@@ -43,6 +46,7 @@ class Executor:
             Phase.BEGIN: lambda bucket, _, drafts: package.step.begin_slots(buffers.b, bucket, drafting, drafts),
             Phase.STEP: lambda bucket, *drafts: package.step.step(buffers.b, bucket, drafting, *drafts),
             Phase.SAVE: lambda bucket, *_: package.step.save(buffers.b, bucket, 0),
+            Phase.SCORE: lambda rows, *_: package.step.score(buffers.b, rows),
         }
         self._pads = array("i", [PAD_SLOT_ID] * self.limits.max_slots)
         self._stale = True
@@ -52,7 +56,7 @@ class Executor:
     def graph(
         self, phase: Phase, size: int, verify_drafts: int = 0, next_drafts: int = 0, slot: int | None = None
     ) -> Graph:
-        """The graph of a key. size: rows of a prefill, else the bucket; slot: of a prefill."""
+        """The graph of a key. size: rows of a prefill or score, else the bucket; slot: of a prefill."""
         key = (phase, size, verify_drafts, next_drafts)
         graph = self.graphs.get(key)
         if graph is None:
@@ -61,6 +65,19 @@ class Executor:
             run = partial(section, size, verify_drafts, next_drafts)
             graph = self.graphs[key] = record(run, self.package.compiling, self.package.device, self.eager)
         return graph
+
+    def warm_up(self, drafts: int) -> int:
+        """Record every graph that requests can need at `drafts` drafts per step, the largest first. Returns how many.
+
+        No slot may be in use.
+        """
+        for bucket in reversed(self.limits.buckets):
+            self.graph(Phase.STEP, bucket, drafts, drafts)
+        for rows in reversed(self.limits.prefill_rows):
+            self.graph(Phase.PREFILL, rows, slot=0)
+        self.graph(Phase.BEGIN, 1, 0, drafts)
+        self.graph(Phase.SAVE, 1)
+        return len(self.graphs)
 
     def _idle(self, slot: int | None) -> None:
         """Make a section harmless, for devices where recording runs it once: no slot and no row.
@@ -170,6 +187,9 @@ class Executor:
 
     def save(self, slot: int, position: int, row: int) -> None:
         """Fold the records of [state_len, position), then write checkpoint row `row`; state_len becomes position."""
+        if self.views["state_len"][slot] == position:
+            self._copy_out(slot, position, row)
+            return
         graph = self.graph(Phase.SAVE, 1)
         self.seat_slots([slot])
         committed = self.views["committed_len"]
@@ -181,6 +201,39 @@ class Executor:
         self.disarm(slot)
         committed[slot] = length
         self._stale = True
+
+    def score(self, slot: int, positions: Sequence[int]) -> Tensor:
+        """The logits that the tokens after `positions` of a slot were chosen from: a copy, [len(positions), V] fp32.
+
+        positions: 1 .. max_rows of the last max_rows committed ones, none before the last token of the prompt: of what
+        was prefilled or restored the ring holds that hidden state only. Only scratch changes, no bit of a later step.
+        """
+        count, limits, views = len(positions), self.limits, self.views
+        committed = views["committed_len"][slot]
+        assert 0 < count <= limits.max_rows
+        assert all(max(0, committed - limits.max_rows) <= position < committed for position in positions)
+        graph = self.graph(Phase.SCORE, score_size(count))
+        self._fill("row_slot", PAD_SLOT_ID)
+        self._fill("row_pos", 0)
+        views["row_slot"][:count] = array("i", [slot]) * count
+        views["row_pos"][:count] = array("i", positions)
+        self._stale = True
+        self.replay(graph)
+        return self.buffers["logits"][:count].clone()
+
+    def _copy_out(self, slot: int, position: int, row: int) -> None:
+        """Write a checkpoint of a slot whose states are those at `position`: the opposite of `restore`."""
+        b, ring = self.buffers, self.limits.ring
+        for part in self.package.plan.checkpoint_parts:
+            live, kept = b[part.live][slot], b[part.checkpoint][row]
+            if part.kind == "slot":
+                kept.copy_(live)
+            elif part.kind == "hidden":
+                kept.copy_(live[(position - 1) % ring])
+            else:
+                for j in range(part.width):
+                    before = position - part.width + j
+                    kept[j].copy_(live[before % ring]) if before >= 0 else kept[j].zero_()
 
     def restore(self, slot: int, checkpoint: Checkpoint, pages: Sequence[int], copied: tuple[int, int] | None) -> None:
         """Copy a checkpoint into a slot just admitted. pages: the slot's; copied: (from, to) of its own copy."""
@@ -199,3 +252,8 @@ class Executor:
                 b[name][copied[1]].copy_(b[name][copied[0]])
         self.set_pages(slot, 0, pages)
         self.views["committed_len"][slot] = self.views["state_len"][slot] = position
+
+
+def score_size(positions: int) -> int:
+    """Rows of the graph that scores so many positions: the next power of two, as max_rows is one."""
+    return 1 << (positions - 1).bit_length()

@@ -51,6 +51,15 @@ class HostGraph:
         """Run the launches."""
         self._replay()
 
+    def replay_first(self, count: int) -> None:
+        """Run the first `count` launches only, with the arguments they were recorded with."""
+        launches = self.recording.launches
+        self.recording.launches = launches[:count]
+        try:
+            self._replay()
+        finally:
+            self.recording.launches = launches
+
     def profile(self, repeats: int) -> list[tuple[str, float]]:
         """Kernel name and median seconds of each launch over `repeats` replays, in order."""
         return list(self.recording.profile(repeats))

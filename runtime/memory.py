@@ -11,13 +11,20 @@ from runtime.errors import DoesNotFit
 from runtime.plan import Plan
 
 MIB = 1 << 20
+ALIGNMENT = 64
 ROLES = ("weight", "table", "state", "ring", "kv", "checkpoint", "protocol", "scratch")
 CGROUP = Path("/sys/fs/cgroup")
 
 
 def memory_table(plan: Plan) -> dict[str, int]:
-    """Bytes by role, as allocated."""
-    return {role: sum(buffer.bytes for buffer in plan.role(role)) for role in ROLES}
+    """Bytes by role, as allocated. The protocol buffers lie in one block, each at a multiple of ALIGNMENT."""
+    table = {role: sum(buffer.bytes for buffer in plan.role(role)) for role in ROLES}
+    return table | {"protocol": sum(aligned(buffer.bytes) for buffer in plan.role("protocol"))}
+
+
+def aligned(size: int) -> int:
+    """Bytes rounded up to a multiple of ALIGNMENT."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def _fields(file: Path) -> dict[str, int]:
@@ -46,6 +53,15 @@ def available_bytes(device: torch.device) -> int | None:
     room = [kib * 1024 for name, kib in _fields(Path("/proc/meminfo")).items() if name == "MemAvailable"]
     group = _cgroup_room(CGROUP)
     return min([*room, *([] if group is None else [group])], default=None)
+
+
+def check_both_fit(plan: Plan, table: Mapping[str, int], on_host: Mapping[str, int], device: torch.device) -> None:
+    """Raise DoesNotFit unless the device has room for `table` and the host for `on_host`, or one of them for both."""
+    if device.type == "cpu":
+        check_fits(plan, {**table, **on_host}, available_bytes(device))
+        return
+    check_fits(plan, table, available_bytes(device))
+    check_fits(plan, on_host, available_bytes(torch.device("cpu")))
 
 
 def check_fits(plan: Plan, table: Mapping[str, int], available: int | None) -> None:

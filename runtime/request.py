@@ -9,11 +9,15 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
-from runtime.checkpoints.cache import Key
-from runtime.errors import BadOption, NotTokenIds, PromptEmpty, PromptTooLong, TokenOutOfRange, TooManyStopTokens
-from runtime.plan import Limits
+from torch import Tensor
+
+from runtime.checkpoints.cache import Checkpoint, Key
 from runtime.checkpoints.retention import PrefixHash
+from runtime.errors import BadOption, NotTokenIds, PromptEmpty, PromptTooLong, TokenOutOfRange, TooManyStopTokens
+from runtime.logprobs import Logprobs
+from runtime.plan import Limits
 
 SEED_RANGE = range(-(1 << 63), 1 << 63)
 
@@ -27,34 +31,108 @@ class Progress(StrEnum):
     FINISHED = "finished"
 
 
+@dataclass(frozen=True)
+class Options:
+    """What was asked of a request, checked. limit_len: tokens at most, prompt included; stops: ids that end it.
+
+    priority: the higher goes first, and may preempt; client: whom fairness is kept for; deadline: perf_counter seconds;
+    checkpoints: positions to keep, from the start, or back from the prompt end; logprobs: report so many most likely
+    tokens beside each output token, None for none.
+    """
+
+    limit_len: int
+    temperature: float = 0.0
+    seed: int = 0
+    stops: frozenset[int] = frozenset()
+    priority: int = 0
+    client: str = ""
+    deadline: float | None = None
+    checkpoints: tuple[int, ...] = ()
+    logprobs: int | None = None
+
+
 @dataclass(eq=False)
 class Request:
-    """One request. tokens: prompt, then output; limit_len: tokens at most, prompt included; stops: ids that end it.
+    """One request. tokens: prompt, then output.
 
-    engine: the one it was submitted to. finish_reason: "stop", "limit", "cancelled" or "error" once finished.
-    restored_position: tokens taken from a checkpoint. recomputed_tokens: prompt tokens that an earlier request had
-    processed and that had to be processed again. accepted[K][n]: steps that verified K drafts and accepted n tokens.
-    prompt_key: of its prompt-end checkpoint. Times are time.perf_counter seconds.
+    engine: the one it was submitted to. finish_reason: "stop", "limit", "cancelled", "deadline" or "error" once
+    finished. restored_position: tokens taken from a checkpoint at its last admission. prefilled_tokens: processed as a
+    prompt, so far. recomputed_tokens: those of them that had been processed before, by whomever, for want of a
+    checkpoint. accepted[K][n]: steps that verified K drafts and accepted n tokens; drawn: tokens sampled by begin.
+    Times are time.perf_counter seconds.
+
+    What the scheduler keeps here: points: positions whose checkpoint is kept, beyond grid and prompt end, asked,
+    junctions and answer_end being the reasons; pending: the last token was sampled and not processed yet; held: the
+    checkpoint to resume from; children: forks that wait for the prompt; prompt_key: of the prompt-end checkpoint.
     """
 
     id: int
     tokens: list[int]
     prompt_len: int
-    limit_len: int
-    temperature: float
-    seed: int
-    stops: frozenset[int]
-    engine: object
+    options: Options
+    engine: Any
     progress: Progress = Progress.WAITING
     finish_reason: str | None = None
     restored_position: int = 0
+    prefilled_tokens: int = 0
     recomputed_tokens: int = 0
+    preemptions: int = 0
     accepted: dict[int, list[int]] = field(default_factory=dict)
+    drawn: int = 0
+    logprobs: list[Logprobs] = field(default_factory=list)
     submitted_at: float = field(default_factory=time.perf_counter)
+    admitted_at: float | None = None
     first_token_at: float | None = None
     finished_at: float | None = None
+    points: tuple[int, ...] = ()
+    asked: tuple[int, ...] = ()
+    junctions: set[int] = field(default_factory=set)
+    answer_end: int | None = None
+    pending: bool = False
+    held: Checkpoint | None = None
+    children: list[Request] = field(default_factory=list)
     prompt_key: Key | None = None
     prefix: PrefixHash = field(default_factory=PrefixHash)
+
+    @property
+    def limit_len(self) -> int:
+        """Tokens at most, prompt included."""
+        return self.options.limit_len
+
+    @property
+    def temperature(self) -> float:
+        """0 is greedy."""
+        return self.options.temperature
+
+    @property
+    def seed(self) -> int:
+        """Of the sampling noise."""
+        return self.options.seed
+
+    @property
+    def stops(self) -> frozenset[int]:
+        """Ids that end it."""
+        return self.options.stops
+
+    @property
+    def priority(self) -> int:
+        """The higher goes first."""
+        return self.options.priority
+
+    @property
+    def client(self) -> str:
+        """Whom fairness is kept for."""
+        return self.options.client
+
+    @property
+    def deadline(self) -> float | None:
+        """time.perf_counter seconds."""
+        return self.options.deadline
+
+    @property
+    def target_len(self) -> int:
+        """Tokens to process before the next one can be sampled."""
+        return len(self.tokens) - self.pending
 
     @property
     def prompt(self) -> list[int]:
@@ -85,6 +163,37 @@ class Request:
     def acceptance(self) -> list[tuple[int, int]]:
         """(accepted, proposed) per draft position. A draft after a stop or the limit counts as not accepted."""
         return acceptance(self.accepted)
+
+    def rewind_to(self, checkpoint: Checkpoint) -> None:
+        """Forget the tokens after a checkpoint, which is held from now on, and wait."""
+        position = checkpoint.position
+        self.tokens, self.pending, self.held = self.tokens[:position], False, checkpoint
+        self.points = tuple(point for point in self.points if point <= position or point in self.asked)
+        self.logprobs = self.logprobs[: position - self.prompt_len]
+        self.progress, self.answer_end = Progress.WAITING, None
+        self.finish_reason = self.finished_at = None
+
+    # What can be done with it: the engine's methods, for those who hold a request
+
+    def fork(self, seed: int, **options: object) -> Request:
+        """Another continuation of the same text. See Engine.fork."""
+        return self.engine.fork(self, seed, **options)
+
+    def rewind(self, to: int, seed: int | None = None) -> None:
+        """Go back to a retained position and continue from there. See Engine.rewind."""
+        self.engine.rewind(self, to, seed)
+
+    def preempt(self) -> None:
+        """Make room for others; it goes on later. See Engine.preempt."""
+        self.engine.preempt(self)
+
+    def cancel(self) -> None:
+        """End it now. See Engine.cancel."""
+        self.engine.cancel(self)
+
+    def logits(self) -> Tensor:
+        """fp32 [vocab_size] from which the last token was chosen. See Engine.logits."""
+        return self.engine.logits(self)
 
 
 def acceptance(accepted: dict[int, list[int]]) -> list[tuple[int, int]]:

@@ -1,74 +1,94 @@
-"""Who sits where and what runs next: admission, prefill, decode, checkpoints, pages. Host bookkeeping only.
+"""Who runs when: admits, prefills in chunks under a budget, decodes all slots together, preempts, finishes.
 
-The path of a decode step is written to stay small: the time between two replays is the host's share of a token.
+Independent of torch: device work goes through an Executor, checkpoints through an Emitter.
 """
 
 from __future__ import annotations
 
-import time
 from array import array
-from collections import deque
-from time import perf_counter_ns
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter, perf_counter_ns
 
-from runtime.checkpoints.cache import Checkpoint, CheckpointStore, SeenPrefixes
-from runtime.errors import OutOfPages, StepCorrupt
-from runtime.executor import Executor, Phase
+from runtime.admission import Admission
+from runtime.checkpoints.cache import Checkpoint, PrefixCache
+from runtime.checkpoints.retention import NEVER
+from runtime.checkpoints.tiers import Tiers
+from runtime.emission import Emitter
+from runtime.errors import ResumeDiffers, StepCorrupt
+from runtime.executor import Executor, GraphKey, Phase
 from runtime.graphs import Graph
-from runtime.checkpoints.pages import PagePool
+from runtime.logprobs import logprobs
+from runtime.observe.canary import Canary
+from runtime.observe.stats import Counters
+from runtime.observe.watch import AcceptanceWatch
 from runtime.request import Progress, Request
-from runtime.checkpoints.retention import NEVER, next_retained, retained, shared_pages
-from runtime.seats import Seat, Seats
-from runtime.stats import Counters
+from runtime.roster import Roster
+from runtime.seats import Seat
 
 Emitted = list[tuple[Request, list[int]]]
 
 
 class Scheduler:
-    """Requests of one executor. drafts: tokens to draft in the next step; may be changed between steps."""
+    """Requests of one executor. drafts: tokens to draft in the next step; may be changed between steps.
+
+    prefill_chunk: tokens of one prefill launch; prefill_budget: prompt tokens per step over all slots, None for one
+    chunk of each slot that prefills.
+    """
 
     def __init__(
         self,
         executor: Executor,
-        pages: PagePool,
-        checkpoints: CheckpointStore,
-        seen: SeenPrefixes,
+        cache: PrefixCache,
+        tiers: Tiers,
         *,
         slots: int,
         drafts: int,
         prefill_chunk: int,
+        prefill_budget: int | None,
+        interval: int | None,
+        canary: Canary | None = None,
     ) -> None:
-        self.executor, self.pages, self.checkpoints, self.seen = executor, pages, checkpoints, seen
+        self.executor, self.cache, self.tiers = executor, cache, tiers
+        self.emitter = Emitter(executor, cache, tiers, interval)
         self.limits = executor.limits
-        self.seats = Seats(slots)
-        self.waiting: deque[Request] = deque()
         self.counters = Counters()
-        self.interval, self.page_size = self.limits.checkpoint_interval, self.limits.page_size
+        self.roster = Roster(slots, cache, self.counters)
+        self.seats, self.queue = self.roster.seats, self.roster.queue
+        self.admission = Admission(self.roster, executor, cache, tiers)
+        self.canary = canary
+        self.watch = AcceptanceWatch(lambda: None if canary is None else canary.agreed)
         self.drafts = self.drafted = drafts
-        self.prefill_chunk = prefill_chunk
+        self.prefill_chunk, self.prefill_budget = prefill_chunk, prefill_budget
         self._last_end = 0
         self._midway = False
         self._step_key: tuple[list[int], int, int] | None = None
+        self._graph_key: GraphKey = (Phase.STEP, 0, 0, 0)
         self._step_graph: Graph | None = None
         self._step_row: array[int] = array("i")
 
     @property
     def busy(self) -> bool:
         """Whether a request waits or runs."""
-        return bool(self.waiting) or self.seats.active > 0
+        return bool(self.roster.requests)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests without a slot."""
+        return len(self.roster.requests) - self.seats.active
 
     def submit(self, request: Request) -> None:
         """Queue a checked request."""
-        self.counters.requests += 1
-        self.waiting.append(request)
+        self._recover()
+        self.roster.submit(request)
 
     def step(self) -> Emitted:
-        """Admit, one prefill chunk for each slot that needs one, one decode step. Returns new tokens by request.
+        """Admit, prefill within the budget, one decode step. Returns new tokens by request.
 
         Whatever is raised meanwhile, a KeyboardInterrupt too: every seated request ends with reason "error", nothing
         of the unfinished step is published, and later steps are right again.
         """
-        if self._midway:
-            self._abandon()
+        self._recover()
         self._midway = True
         try:
             emitted = self._iterate()
@@ -78,147 +98,125 @@ class Scheduler:
         self._midway = False
         return emitted
 
-    def _abandon(self) -> None:
-        """The device may be ahead of the host, and any bookkeeping half done: keep only what is published.
-
-        Rebuilds instead of undoing, so that it may itself be interrupted and repeated.
-        """
-        for seat in self.seats.all():
-            if not seat.request.finished:
-                self._close(seat.request, "error")
-        self.waiting = deque(request for request in self.waiting if not request.finished)
-        self.seats.clear()
-        self.checkpoints.reset()
-        self.executor.reset()
-        self._step_key, self._step_graph, self._last_end = None, None, 0
-        self._midway = False
-
     def _iterate(self) -> Emitted:
         emitted: Emitted = []
-        if self.waiting and self.seats.free:
+        self.tiers.collect()
+        for request in self.roster.late():
+            self._end(request, "deadline")
+        if self.queue:
             self._admit()
         if self.seats.prefilling:
             self._last_end = 0
-            for seat in list(self.seats.prefilling):
-                self._prefill(seat, emitted)
+            self._prefill(emitted)
         if self.seats.decoding:
             self._decode(emitted)
         return emitted
 
-    # Admission
-
     def _admit(self) -> None:
-        while self.waiting and self.seats.free:
-            request = self.waiting[0]
-            seat = self.seats.admit(request)
-            self.waiting.popleft()
-            request.progress = Progress.PREFILL
-            self.executor.admit(seat.slot, request.limit_len, request.temperature, request.seed, sorted(request.stops))
-            checkpoint = self.checkpoints.find(request.tokens)
-            if checkpoint is not None and self.checkpoints.usable(checkpoint, request.tokens):
-                self._restore(seat, checkpoint)
-            request.restored_position = seat.committed_len
-            request.recomputed_tokens = max(0, self.seen.longest(request.tokens) - seat.committed_len)
-            self.counters.restored_tokens += seat.committed_len
-            self.counters.recomputed_tokens += request.recomputed_tokens
+        """Fill free slots; a request of higher priority takes that of the lowest."""
+        while (chosen := self.roster.next_to_seat()) is not None:
+            request, victim = chosen
+            self.queue.pop()
+            if victim is not None:
+                self._preempt(victim)
+            self.admission.seat(request)
 
-    def _restore(self, seat: Seat, checkpoint: Checkpoint) -> None:
-        """Resume at exactly checkpoint.position; its page that is written again becomes the slot's own copy."""
-        position, copied = checkpoint.position, None
-        shared = shared_pages(position, self.page_size, self.executor.drafting)
-        with self.checkpoints.in_use(checkpoint):
-            seat.pages = list(checkpoint.pages[:shared])
-            self.pages.share(seat.pages)
-            for page in checkpoint.pages[shared:]:
-                copied = (page, self._take_page())
-                seat.pages.append(copied[1])
-            self.executor.restore(seat.slot, checkpoint, seat.pages, copied)
-        self.checkpoints.touch(checkpoint.key)
-        self.checkpoints.counts.restored += 1
-        seat.committed_len = seat.state_len = position
-        seat.room = len(seat.pages) * self.page_size
-        if position == seat.request.prompt_len:
-            seat.request.prompt_key = checkpoint.key
+    # Interruption
 
-    # Pages
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """A change of several parts: if an exception leaves it, the next call abandons what was running."""
+        self._recover()
+        self._midway = True
+        yield
+        self._midway = False
 
-    def _take_page(self) -> int:
-        while not self.pages.free:
-            if not self.checkpoints.evict():
-                raise OutOfPages(wanted=1, free=0, total=self.pages.num_pages)
-        return self.pages.take()
+    def _recover(self) -> None:
+        if self._midway:
+            self._abandon()
+        elif self.roster.entering:
+            self.roster.requeue()
 
-    def make_room(self, seat: Seat, length: int) -> None:
-        """Give a seat the pages of KV entries 0 .. length - 1, or all that its request can ever write."""
-        most = seat.request.limit_len - 1 + self.limits.max_drafts
-        size, first = self.page_size, len(seat.pages)
-        while len(seat.pages) * size < min(length, most):
-            seat.pages.append(self._take_page())
-        self.executor.set_pages(seat.slot, first, seat.pages[first:])
-        seat.room = NEVER if len(seat.pages) * size >= most else len(seat.pages) * size
+    def _abandon(self) -> None:
+        """The device may be ahead of the host, and any bookkeeping half done: keep only what is published or held.
+
+        Rebuilds instead of undoing, so that it may itself be interrupted and repeated.
+        """
+        self.roster.abandon()
+        self.tiers.reset()
+        self.executor.reset()
+        self._step_key, self._step_graph, self._last_end = None, None, 0
+        self._midway = False
 
     # Prefill
 
-    def _prefill(self, seat: Seat, emitted: Emitted) -> None:
-        """The next chunk of a prompt; after the last one, the first token."""
-        request, start = seat.request, seat.committed_len
-        if start < request.prompt_len:
-            begun = perf_counter_ns()
-            end = min(start + self.prefill_chunk, request.prompt_len)
-            self.make_room(seat, end)
-            wanted = self._wanted_rows(seat, start, end)
-            rows = {position: row for position, _, row in wanted}
-            self.executor.prefill(seat.slot, start, request.tokens[start:end], rows)
-            seat.committed_len = seat.state_len = end
-            for position, digest, row in wanted:
-                self._publish(seat, position, digest, row)
-            self.counters.prefilled_tokens += end - start
-            self.counters.prefill_ns += perf_counter_ns() - begun
-        if seat.committed_len == request.prompt_len:
-            self._begin(seat, emitted)
+    def _prefill(self, emitted: Emitted) -> None:
+        """Chunks of prompts, within the budget, the highest priority first; after its last one, a first token."""
+        budget, again = self.prefill_budget or NEVER, True
+        while again:
+            for seat in self.seats.by_priority():
+                size = min(self.prefill_chunk, len(seat.text) - seat.committed_len, budget)
+                if size:
+                    self._chunk(seat, seat.committed_len + size)
+                    budget -= size
+                if seat.committed_len == len(seat.text):
+                    self._begin(seat, emitted)
+            again = self.prefill_budget is not None and budget > 0 and bool(self.seats.prefilling)
 
-    def _wanted_rows(self, seat: Seat, start: int, end: int) -> list[tuple[int, bytes, int]]:
-        """(position, digest, row) of the checkpoints to write in (start, end]: those that do not exist yet."""
-        capacity = self.checkpoints.capacity
-        if not capacity:
-            return []
-        positions = retained(seat.request.prompt_len, self.interval, self.page_size, end, start)
-        wanted = [self._wanted(seat, position) for position in positions[-capacity:]]
-        return [row for row in wanted if row is not None]
-
-    def _wanted(self, seat: Seat, position: int) -> tuple[int, bytes, int] | None:
-        """Reserve a row for a checkpoint of a seat; None if it exists already or no row can be had."""
-        request = seat.request
-        digest = request.prefix.at(request.tokens, position)
-        key = (position, digest)
-        if position == request.prompt_len:
-            request.prompt_key = key
-        if key in self.checkpoints:
-            self.checkpoints.touch(key)
-            return None
-        row = self.checkpoints.reserve(protected=request.prompt_key)
-        return None if row is None else (position, digest, row)
-
-    def _publish(self, seat: Seat, position: int, digest: bytes, row: int) -> None:
-        pages = seat.pages[: -(-position // self.page_size)]
-        self.checkpoints.publish(position, digest, row, pages)
+    def _chunk(self, seat: Seat, end: int) -> None:
+        request, start, begun = seat.request, seat.committed_len, perf_counter_ns()
+        self.admission.make_room(seat, end)
+        emissions = self.emitter.rows(seat, end)
+        rows = {emission.position: emission.row for emission in emissions}
+        self.executor.prefill(seat.slot, start, seat.text[start:end], rows)
+        seat.committed_len = seat.state_len = end
+        for emission in emissions:
+            self.emitter.publish(seat, emission)
+        if self.emitter.enabled:
+            self.cache.learn(seat.text[:end])
+        request.prefilled_tokens += end - start
+        self.counters.prefilled_tokens += end - start
+        self.counters.prefill_ns += perf_counter_ns() - begun
 
     def _begin(self, seat: Seat, emitted: Emitted) -> None:
+        """The token after what was prefilled or restored: a new one, or once more the one a resumed request has."""
         request = seat.request
         if not self.seats.decoding:
             self.drafted = self.drafts
         if self.executor.drafting:
-            self.make_room(seat, seat.committed_len + max(self.drafted - 1, 0))
+            self.admission.make_room(seat, seat.committed_len + max(self.drafted - 1, 0))
         token = self.executor.begin(seat.slot, self.drafted)
         self.seats.begin_decoding(seat)
         request.progress = Progress.DECODE
-        request.first_token_at = time.perf_counter()
-        if self.checkpoints.capacity:
-            seat.next_due = next_retained(self.interval, self.page_size, seat.committed_len)
+        self.emitter.start(seat)
+        self.roster.release_children(request)
+        if request.pending:
+            self._check_again(request, token)
+            return
+        if request.first_token_at is None:
+            request.first_token_at = perf_counter()
+            self.counters.first_token_seconds.add(request.first_token_at - request.submitted_at)
         request.tokens.append(token)
-        self.counters.output_tokens += 1
-        emitted.append((request, [token]))
+        request.pending = True
+        request.drawn += 1
+        self._report(seat, seat.committed_len, [token], emitted)
         self._finish_if_due(seat, token)
+
+    def _check_again(self, request: Request, token: int) -> None:
+        if token != request.tokens[-1]:
+            raise ResumeDiffers(
+                request=request.id, position=request.target_len, found=token, expected=request.tokens[-1]
+            )
+
+    def _report(self, seat: Seat, position: int, tokens: list[int], emitted: Emitted) -> None:
+        """Hand tokens out. position: of the first of them."""
+        request = seat.request
+        if request.options.logprobs is not None:
+            scores = self.executor.score(seat.slot, range(position - 1, position - 1 + len(tokens)))
+            request.logprobs += logprobs(scores, tokens, request.options.logprobs)
+        self.counters.output_tokens += len(tokens)
+        self.queue.served(request.client, 0, len(tokens))
+        emitted.append((request, tokens))
 
     # Decode
 
@@ -228,32 +226,49 @@ class Scheduler:
         rows = verify + (drafts if drafts > 1 else 1)
         for seat in seats:
             if seat.committed_len + rows > seat.room:
-                self.make_room(seat, seat.committed_len + rows)
+                self.admission.make_room(seat, seat.committed_len + rows)
             if seat.next_due <= seat.committed_len:
-                self._arm(seat)
-        graph, views = self._graph([seat.slot for seat in seats], verify, drafts), self.executor.views
+                self.emitter.arm(seat)
+        slots = [seat.slot for seat in seats]
+        graph, views = self._graph(slots, verify, drafts), self.executor.views
         views["slot_idx"][:] = self._step_row
         begun = perf_counter_ns()
-        self.executor.replay(graph)
+        twice = self._replay(graph, slots)
         ended = perf_counter_ns()
-        if self._last_end:
-            self.counters.timeline.append((begun - self._last_end, ended - begun))
+        if not twice:
+            self.counters.step_seconds.add((ended - begun) * 1e-9)
+            if self._last_end:
+                self.counters.timeline.append((begun - self._last_end, ended - begun))
         self._last_end = ended
         self.drafted = drafts
         self.counters.steps += 1
+        batch = len(seats)
         num_accepted, out_tokens, width = views["num_accepted"], views["out_tokens"], self.limits.max_rows
         for seat in tuple(seats):
             count, at = num_accepted[seat.slot], seat.slot * width
             if not 0 < count <= verify + 1:
                 raise StepCorrupt(slot=seat.slot, count=count, rows=verify + 1)
             self._accept(seat, verify, out_tokens[at : at + count].tolist(), emitted)
+            if verify and not seat.request.finished:
+                self.watch.add(seat.request, verify, count, batch)
+
+    def _replay(self, graph: Graph, slots: list[int]) -> bool:
+        """Run a step; True if the canary ran it twice: the graphs may be others now."""
+        if self.canary is None:
+            self.executor.replay(graph)
+            return False
+        if not self.canary.replay(graph, self._graph_key, slots):
+            return False
+        self._step_key = None
+        return True
 
     def _graph(self, slots: list[int], verify_drafts: int, next_drafts: int) -> Graph:
         """The graph of a step, looked up only when slots or drafts change; `_step_row` goes with it."""
         key = (slots, verify_drafts, next_drafts)
         if key != self._step_key or self._step_graph is None:
             bucket = self.executor.bucket(len(slots))
-            self._step_graph = self.executor.graph(Phase.STEP, bucket, verify_drafts, next_drafts)
+            self._graph_key = (Phase.STEP, bucket, verify_drafts, next_drafts)
+            self._step_graph = self.executor.graph(*self._graph_key)
             self._step_row, self._step_key = self.executor.slot_row(slots), key
             self._last_end = 0
         return self._step_graph
@@ -262,46 +277,17 @@ class Scheduler:
         """Book what a slot accepted."""
         request = seat.request
         if seat.emit is not None:
-            self._emitted(seat)
-        seat.state_len = seat.committed_len
+            self.emitter.emitted(seat)
+        start = seat.state_len = seat.committed_len
         seat.committed_len += len(tokens)
         request.tokens += tokens
-        counts = request.accepted.get(verified)
-        if counts is None:
-            counts = request.accepted[verified] = [0] * (verified + 2)
-        counts[len(tokens)] += 1
-        self.counters.output_tokens += len(tokens)
-        emitted.append((request, tokens))
+        for accepted in (request.accepted, self.counters.accepted):
+            counts = accepted.get(verified)
+            if counts is None:
+                counts = accepted[verified] = [0] * (verified + 2)
+            counts[len(tokens)] += 1
+        self._report(seat, start + 1, tokens, emitted)
         self._finish_if_due(seat, tokens[-1])
-
-    # Checkpoints of a decoding slot
-
-    def _due(self, seat: Seat) -> list[tuple[int, bytes, int]]:
-        """Reserved rows of the positions that can be written now: next_due .. committed_len."""
-        start, end = seat.next_due - 1, seat.committed_len
-        seat.next_due = next_retained(self.interval, self.page_size, end)
-        return self._wanted_rows(seat, start, end)
-
-    def _arm(self, seat: Seat) -> None:
-        """Have the next step write the last position due. A step writes one: those before it are saved first."""
-        due = self._due(seat)
-        for position, digest, row in due[:-1]:
-            self._save(seat, position, digest, row)
-        if due:
-            seat.emit = due[-1]
-            self.executor.arm(seat.slot, due[-1][0], due[-1][2])
-
-    def _emitted(self, seat: Seat) -> None:
-        if seat.emit is not None:
-            self._publish(seat, *seat.emit)
-            seat.emit = None
-            self.executor.disarm(seat.slot)
-
-    def _save(self, seat: Seat, position: int, digest: bytes, row: int) -> None:
-        self._last_end = 0
-        self.executor.save(seat.slot, position, row)
-        seat.state_len = position
-        self._publish(seat, position, digest, row)
 
     # Leaving
 
@@ -313,43 +299,92 @@ class Scheduler:
             self._finish(seat, "limit")
 
     def _finish(self, seat: Seat, reason: str) -> None:
-        """End a request; what is due of its checkpoints is saved first."""
-        if seat.next_due <= seat.committed_len:
-            for position, digest, row in self._due(seat):
-                self._save(seat, position, digest, row)
-        self._close(seat.request, reason)
-        self._leave(seat)
+        """End a request; what is due of its checkpoints is saved first, its end too."""
+        self.emitter.finish(seat)
+        self.roster.finish(seat.request, reason)
+        self.admission.leave(seat)
 
-    def _leave(self, seat: Seat) -> None:
-        self.seen.add(seat.request.tokens[: seat.committed_len])
-        self.pages.drop(seat.pages)
-        self.seats.leave(seat)
-
-    def _close(self, request: Request, reason: str) -> None:
-        request.finished_at, request.finish_reason = time.perf_counter(), reason
-        request.progress = Progress.FINISHED
-        self.counters.finish(request)
-
-    def cancel(self, request: Request) -> None:
+    def cancel(self, request: Request, reason: str = "cancelled") -> None:
         """End a request between steps. Nothing of it is saved."""
-        if self._midway:
-            self._abandon()
-        if request.finished:
-            return
-        self._midway = True
+        with self._changing():
+            if not request.finished:
+                self._end(request, reason)
+
+    def _end(self, request: Request, reason: str) -> None:
+        self._withdraw(request)
+        self.roster.finish(request, reason)
+
+    def _withdraw(self, request: Request) -> None:
+        """From its slot, or from where it waits."""
         seat = self.seats.of(request)
-        self._close(request, "cancelled")
-        if seat is None:
-            self.waiting.remove(request)
-        else:
-            self._leave(seat)
-        self._midway = False
+        if seat is not None:
+            self.admission.leave(seat)
+        elif not request.finished:
+            self.roster.wait_no_more(request)
 
     def unfinished(self) -> list[Request]:
         """Every request that waits or runs."""
-        return [*self.waiting, *(seat.request for seat in self.seats.all())]
+        return list(self.roster.requests.values())
 
     def cancel_all(self) -> None:
         """End every request."""
         for request in self.unfinished():
             self.cancel(request)
+
+    # Preempt, fork, rewind
+
+    def preempt(self, request: Request) -> None:
+        """Take the slot of a running request between steps. It goes on later with the same bits."""
+        with self._changing():
+            seat = self.seats.of(request)
+            assert seat is not None
+            self._preempt(seat)
+
+    def _preempt(self, seat: Seat) -> None:
+        request = seat.request
+        request.held = self.emitter.hold(seat)
+        self.admission.leave(seat)
+        request.progress = Progress.WAITING
+        request.preemptions += 1
+        self.counters.preemptions += 1
+        self.queue.push_front(request)
+
+    def fork(self, parent: Request, child: Request) -> None:
+        """Queue a request that has the parent's tokens, or their beginning, as its past."""
+        with self._changing():
+            self.counters.requests += 1
+            self.roster.enter(child)
+            if not parent.finished and not parent.pending:
+                parent.children.append(child)  # the prompt is prefilled once
+                return
+            if len(child.tokens) == len(parent.tokens):
+                child.held = self._share_past(parent)
+            self.queue.push(child)
+
+    def _share_past(self, parent: Request) -> Checkpoint | None:
+        """A checkpoint of all that the parent has processed, held for a fork."""
+        seat = self.seats.of(parent)
+        if seat is not None:
+            return self.emitter.hold(seat)
+        if parent.held is not None:
+            self.cache.hold(parent.held)
+        return parent.held
+
+    def rewind(self, request: Request, checkpoint: Checkpoint) -> None:
+        """Back to a checkpoint on the request's own path: the tokens after it are gone, and are drawn again."""
+        with self._changing():
+            self.cache.hold(checkpoint)
+            self._withdraw(request)
+            self.roster.let_go(request)
+            self.roster.enter(request)
+            request.rewind_to(checkpoint)
+            self.queue.push_front(request)
+
+    def retained_by(self, request: Request) -> list[Checkpoint]:
+        """Checkpoints of a request's own text, the shallowest first; what is due is written first."""
+        with self._changing():
+            seat = self.seats.of(request)
+            if seat is not None:
+                self.emitter.flush(seat)
+        own = self.cache.candidates(request.tokens[: request.target_len])
+        return [checkpoint for checkpoint in own if checkpoint.position >= request.prompt_len][::-1]

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 
-from runtime.request import Request
+from runtime.checkpoints.cache import Emission
 from runtime.checkpoints.retention import NEVER
+from runtime.request import Request
 
 
 @dataclass(eq=False, slots=True)
 class Seat:
     """A slot that a request sits in. The lengths mirror the device's.
 
-    pages: of its KV entries in order; room: KV entries they hold, or NEVER once the request cannot need more;
-    next_due: the first retained position that is not written; emit: (position, digest, row) armed for the next step.
+    text: tokens to process before it decodes; pages: of its KV entries in order; room: KV entries they hold, or NEVER
+    once the request cannot need more; next_due: the first retained position that is not written; emit: armed for the
+    next step.
     """
 
     slot: int
     request: Request
     committed_len: int = 0
     state_len: int = 0
+    text: array[int] = field(default_factory=lambda: array("i"))
     pages: list[int] = field(default_factory=list)
     room: int = 0
     next_due: int = NEVER
-    emit: tuple[int, bytes, int] | None = None
+    emit: Emission | None = None
 
 
 class Seats:
@@ -47,6 +51,15 @@ class Seats:
     def all(self) -> list[Seat]:
         """Every seat in use."""
         return [*self.prefilling, *self.decoding]
+
+    def by_priority(self) -> list[Seat]:
+        """The prefilling seats, the highest priority first, in order of admission."""
+        return sorted(self.prefilling, key=lambda seat: -seat.request.priority)
+
+    def lowest(self, below: int) -> Seat | None:
+        """The seat of the lowest priority, if that is less than `below`; of several the one admitted last."""
+        seats = sorted(self.all(), key=lambda seat: (seat.request.priority, -(seat.request.admitted_at or 0.0)))
+        return seats[0] if seats and seats[0].request.priority < below else None
 
     def admit(self, request: Request) -> Seat:
         """Seat a request in a free slot, to be prefilled."""

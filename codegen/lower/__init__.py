@@ -6,13 +6,29 @@ from codegen.lower.builder import Builder
 from codegen.lower.drafter import lower_drafter
 from codegen.lower.limits import resolve_limits
 from codegen.lower.numerics import stamp_numerics
-from codegen.lower.target_model import declare_protocol, lower_begin, lower_prefill, lower_save, lower_verify
+from codegen.lower.target_model import (
+    declare_protocol,
+    lower_begin,
+    lower_prefill,
+    lower_save,
+    lower_score,
+    lower_verify,
+)
 from codegen.lower.targets import TARGETS, resolve_target
 from codegen.lower.verify import verify_plan
 from codegen.plan import Plan
 from dsl import ModelSpec, spec_sha256
 
-PASSES = (declare_protocol, lower_verify, lower_prefill, lower_begin, lower_save, lower_drafter, stamp_numerics)
+PASSES = (
+    declare_protocol,
+    lower_verify,
+    lower_prefill,
+    lower_begin,
+    lower_save,
+    lower_score,
+    lower_drafter,
+    stamp_numerics,
+)
 
 __all__ = ["PASSES", "TARGETS", "lower"]
 

@@ -1,4 +1,4 @@
-"""The target model: verify, accept, prefill, begin and save. See docs/architecture.md, "The protocol of one step"."""
+"""The target model's sections. See docs/architecture.md, "The protocol of one step"."""
 
 from __future__ import annotations
 
@@ -70,11 +70,17 @@ def _embed(b: Builder) -> Launch:
     return launch(embed, ("rows",), "embed", note, row_slot="row_slot", row_token="row_token", embed="embed", x="x")
 
 
-def _head(b: Builder) -> list[Launch]:
-    sample = b.kernel("sample", "sample", **vocab_constants(b))
+def _logits(b: Builder) -> list[Launch]:
     return [
         rms_norm(b, "x", "final_norm", "h", layer="head"),
         matmul(b, "h", "lm_head", "logits", b.limits.vocab_size, b.spec.d_model, layer="head"),
+    ]
+
+
+def _head(b: Builder) -> list[Launch]:
+    sample = b.kernel("sample", "sample", **vocab_constants(b))
+    return [
+        *_logits(b),
         launch(
             sample,
             ("rows",),
@@ -241,3 +247,15 @@ def lower_save(b: Builder) -> None:
         )
     )
     b.section("save", "Commit what was accepted, with no new rows.", ("bucket", "rows_per_slot"), launches)
+
+
+def lower_score(b: Builder) -> None:
+    """Section `score`: once more the logits that a token was chosen from, in at most max_slots * max_rows rows."""
+    rows = b.kernel("score_rows", "score_rows", **ring_constants(b))
+    names = ("row_slot", "row_pos", "hidden_ring", "x")
+    b.section(
+        "score",
+        "Logits of the hidden states at row_pos of row_slot that the ring still holds; only scratch changes.",
+        ("rows",),
+        [launch(rows, ("rows",), "rows", f"x [rows, {b.spec.d_model}] fp32", *names), *_logits(b)],
+    )

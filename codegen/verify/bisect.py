@@ -213,7 +213,7 @@ class Contents:
                 continue
             position = int(self.buffers["committed_len"][seat.slot]) if replay.phase is Phase.PREFILL else before
             expected = self.cold.get(position)
-            if expected is None or replay.phase in (Phase.BEGIN, Phase.SAVE):
+            if expected is None or replay.phase not in (Phase.PREFILL, Phase.STEP):
                 continue
             found = live_content(self.buffers, self.parts, seat.slot, position)
             wanted = Content(position, tuple(expected.values[column] for column in self.columns))

@@ -12,6 +12,7 @@ from runtime.request import Request
 
 TEMPERATURES = (0.0, 0.8, 8.0)  # at 8 the noise decides, which draft and target share: drafts are accepted
 FORK_TOKENS = 3
+LEAVES = 4  # the case whose prompt leaves the first one on its way
 SHORT_CONTEXT = 256  # up to here the last prompt fills the context
 
 
@@ -45,6 +46,21 @@ class Case:
         return f"prompt of {len(self.prompt)} tokens, {how}"
 
 
+def junction(prompt: Sequence[int], texts: Sequence[Sequence[int]]) -> int | None:
+    """Where a prompt leaves the texts processed before it, if it does: the longest beginning that it shares with any.
+
+    None if it shares nothing, ends there, or if none of those texts goes beyond.
+    """
+    shared = [_shared(prompt, text) for text in texts]
+    longest = max(shared, default=0)
+    goes_on = any(count == longest < len(text) for count, text in zip(shared, texts, strict=True))
+    return longest if goes_on and 0 < longest < len(prompt) else None
+
+
+def _shared(a: Sequence[int], b: Sequence[int]) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
 def prompt_lengths(limits: Limits, count: int) -> list[int]:
     """`count` lengths of at least 1: one token, and around one chunk and one or two pages."""
     chunk, page = limits.prefill_chunk, limits.page_size
@@ -53,7 +69,10 @@ def prompt_lengths(limits: Limits, count: int) -> list[int]:
 
 
 def draw_cases(limits: Limits, count: int, new_tokens: int, seed: int) -> list[Case]:
-    """`count` cases with random prompts. The second one continues the first prompt with other tokens: a fork of it."""
+    """`count` cases with random prompts. The second one continues the first prompt with other tokens: a fork of it.
+
+    The fifth one is a fork of the first in the middle of its prompt.
+    """
     rng, cases = Random(seed), list[Case]()
     room = max(1, limits.max_context - new_tokens - 1)
     for i, length in enumerate(prompt_lengths(limits, count)):
@@ -61,6 +80,9 @@ def draw_cases(limits: Limits, count: int, new_tokens: int, seed: int) -> list[C
         prompt = tuple(rng.randrange(limits.vocab_size) for _ in range(room if full else min(length, room)))
         if i == 1 and len(cases[0].prompt) + FORK_TOKENS <= room:
             prompt = cases[0].prompt + tuple(rng.randrange(limits.vocab_size) for _ in range(FORK_TOKENS))
+        if i == LEAVES:
+            shared = min(len(cases[0].prompt), 2 * len(prompt) // 3)
+            prompt = cases[0].prompt[:shared] + prompt[shared:]
         cases.append(_case(limits, prompt, new_tokens, i, rng))
     return cases
 

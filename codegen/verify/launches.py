@@ -79,6 +79,8 @@ def call_section(package: Package, buffers: Buffers, drafting: bool, replay: Rep
         step.begin_slots(b, replay.size, drafting, replay.next_drafts)
     elif replay.phase is Phase.STEP:
         step.step(b, replay.size, drafting, replay.verify_drafts, replay.next_drafts)
+    elif replay.phase is Phase.SCORE:
+        step.score(b, replay.size)
     else:
         step.save(b, replay.size, 0)
 
@@ -93,6 +95,9 @@ def planned(plan: Plan, drafting: bool, replay: Replay) -> list[tuple[Launch, Va
     def add(section: str, values: Values) -> None:
         found.extend((launch, values) for launch in plan.sections[section])
 
+    if replay.phase is Phase.SCORE:
+        add("score", chunk)
+        return found
     if replay.phase is Phase.PREFILL:
         add("prefill", chunk)
         if drafting:

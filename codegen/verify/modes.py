@@ -137,7 +137,7 @@ class Session:
         try:
             cancelled = cases[0].submit(self.engine)
             for _ in self._iterations([cases[i % len(cases)] for i in range(1 + sum(waves))]):
-                active = self.engine.scheduler.seats.active + len(self.engine.scheduler.waiting)
+                active = self.engine.scheduler.seats.active + self.engine.scheduler.num_waiting
                 if waves and active <= 1:
                     requests += self._wave(cases, waves.pop(0), len(requests))
                 if not self.engine.busy:
@@ -172,7 +172,7 @@ def poisoner(session: Session) -> Callable[..., None]:
             buffers.poison([b.name for b in buffers.plan.role("state", "ring")], {"state": slots, "ring": slots})
             for name in per_slot:
                 buffers[name][slots] = -1
-        free = {"kv": scheduler.pages.free_pages(), "checkpoint": scheduler.checkpoints.free_rows()}
+        free = {"kv": scheduler.cache.pages.free_pages(), "checkpoint": scheduler.cache.free_rows()}
         for role, rows in free.items():
             fresh = [row for row in rows if row not in wiped[role]]
             wiped[role] = set(rows)

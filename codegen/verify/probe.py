@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from runtime.engine import Engine
-from runtime.executor import Phase
+from runtime.executor import Phase, score_size
 from runtime.graphs import Graph
 from runtime.seats import Seat
 
 Run = Callable[[], None]
-OPERATIONS = ("prefill", "begin", "save")
+OPERATIONS = ("prefill", "begin", "save", "score")
 
 
 @dataclass(frozen=True)
 class Replay:
-    """One replay. size: rows of a prefill, else the bucket; slots: those seated; positions: their committed_len."""
+    """One replay. size: rows of a prefill or score, else the bucket; slots: seated; positions: their committed_len."""
 
     phase: Phase
     size: int
@@ -88,8 +88,13 @@ class Probe:
             size, drafts = 1, args[0] if phase is Phase.BEGIN else 0
             if phase is Phase.PREFILL:
                 size = next(rows for rows in limits.prefill_rows if rows >= len(args[1]))
+            elif phase is Phase.SCORE:
+                size = score_size(len(args[0]))
             self._due = Replay(phase, size, 0, drafts, (slot,), (self.executor.views["committed_len"][slot],))
-            return operation(slot, *args)
+            try:
+                return operation(slot, *args)
+            finally:
+                self._due = None  # a save whose state is not to be folded replays nothing
 
         return run
 

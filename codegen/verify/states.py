@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from codegen.verify.cases import Case
+from codegen.verify.cases import Case, junction
 from codegen.verify.content import first_difference, parts, stored_content
 from codegen.verify.modes import Mode, Session, Trace
 from codegen.verify.outcome import Outcome, Suspect
 from codegen.verify.probe import Replay
 from codegen.verify.report import Finding
-from codegen.verify.subject import Subject, extension
+from codegen.verify.subject import Subject, extension, processed
 from codegen.verify.tokens import draft_difference, typical_drafts
-from runtime.checkpoints.cache import Checkpoint, Key
+from runtime.checkpoints.cache import Key
 from runtime.checkpoints.retention import prefix_digests, retained
 
 Differences = list[tuple[int, Finding]]
@@ -22,9 +22,13 @@ Differences = list[tuple[int, Finding]]
 
 @dataclass
 class Resumes:
-    """What one engine with checkpoints did with every case: cold, again, extended. Differences by case."""
+    """What one engine with checkpoints did with every case: cold, again, extended. Differences by case.
+
+    texts: all that it has processed so far, request by request.
+    """
 
     mode: Mode
+    texts: list[tuple[int, ...]] = field(default_factory=list)
     contents: Differences = field(default_factory=list)
     retention: Differences = field(default_factory=list)
     again: Differences = field(default_factory=list)
@@ -48,25 +52,31 @@ def resumes(subject: Subject) -> Resumes:
 
 def _resume(subject: Subject, session: Session, i: int, result: Resumes) -> None:
     """One case three times."""
-    case, cold, store = subject.cases[i], subject.cold[i].trace, session.engine.scheduler.checkpoints
+    case, cold = subject.cases[i], subject.cold[i].trace
     expected = _longest(session, case)
     if not expected:
         _forget(session)
-    before = {checkpoint.key for checkpoint in store}
-    first = session.ask(case, i)
-    published = {checkpoint.key: checkpoint for checkpoint in store if checkpoint.key not in before}
-    result.retention += _retention(subject, session, i, published, first.restored)
+    first = _ask(session, case, i, result)
     result.extended += _resumed(case, i, cold, first, session, expected, "extended")
-    again = session.ask(case, i)
+    again = _ask(session, case, i, result)
     result.again += _resumed(case, i, cold, again, session, len(case.prompt), "resumed")
     if subject.drafting and (found := draft_difference(subject, "resumed", session.mode, i, again)) is not None:
         result.again.append((i, found))
     longer, tail = extended(case, cold), replace(cold, tokens=subject.cold[i].answer[extension(case) :])
     expected = _longest(session, longer)
-    more = session.ask(longer, i)
+    more = _ask(session, longer, i, result)
     result.extended += _resumed(longer, i, tail, more, session, expected, "extended")
     result.compared["again"] += len(again.tokens)
     result.compared["extended"] += len(more.tokens) + len(first.tokens)
+
+
+def _ask(session: Session, case: Case, i: int, result: Resumes) -> Trace:
+    """Run a case, and compare what it published with what retention keeps."""
+    before = {checkpoint.key for checkpoint in session.engine.scheduler.cache}
+    trace = session.ask(case, i)
+    result.retention += _retention(session, case, i, before, result.texts, trace)
+    result.texts.append(processed(case, trace))
+    return trace
 
 
 class Origins:
@@ -74,7 +84,7 @@ class Origins:
 
     def __init__(self, session: Session) -> None:
         self.counts: Counter[str] = Counter()
-        self._written, self._store = 0, session.engine.scheduler.checkpoints
+        self._written, self._store = 0, session.engine.scheduler.cache
         self._last: str = ""
         session.probe.before.append(self)
 
@@ -96,13 +106,24 @@ def _texts(subject: Subject) -> dict[Key, tuple[int, int]]:
     return found
 
 
+def _unfolded(subject: Subject) -> set[Key]:
+    """Where extensions by a whole answer end: cold runs sample its last token and fold it no more."""
+    whole = [i for i, case in enumerate(subject.cases) if extension(case) == case.new_tokens]
+    texts = [[*subject.cases[i].prompt, *subject.cold[i].trace.tokens] for i in whole]
+    return {key for text in texts for key in prefix_digests(text, [len(text)])}
+
+
 def _contents(subject: Subject, session: Session, known: dict[Key, tuple[int, int]], result: Resumes) -> None:
     """Compare every published checkpoint with the cold content of its prefix; also those that were resumed from."""
     buffers, executor = session.engine.buffers, session.engine.scheduler.executor
     chosen = parts(buffers.plan, executor.drafting)
     chosen_cold = {part.buffer: at for at, part in enumerate(subject.parts)}
-    for checkpoint in session.engine.scheduler.checkpoints:
+    for checkpoint in session.engine.scheduler.cache:
         if checkpoint.key not in known:
+            if checkpoint.key not in _unfolded(subject):
+                detail = "a checkpoint of a text that no cold run has"
+                unknown = Finding("checkpoints", ("cold", result.mode.name), checkpoint.position, "", "", detail)
+                result.retention.append((0, unknown))
             continue
         i, position = known[checkpoint.key]
         cold = subject.cold[i].contents[position]
@@ -119,24 +140,38 @@ def _contents(subject: Subject, session: Session, known: dict[Key, tuple[int, in
 
 
 def _retention(
-    subject: Subject, session: Session, i: int, published: dict[Key, Checkpoint], restored: int
+    session: Session, case: Case, i: int, before: set[Key], texts: list[tuple[int, ...]], trace: Trace
 ) -> Iterator[tuple[int, Finding]]:
-    """Published are exactly the positions that retention keeps, unless the pool was too small for all of them."""
-    limits, store, case = session.engine.package.plan.limits, session.engine.scheduler.checkpoints, subject.cases[i]
+    """Published are exactly the prefixes that retention keeps, unless the pool was too small for all of them.
+
+    before: those that were there already; texts: what was processed before.
+    """
+    store = session.engine.scheduler.cache
     if store.counts.evicted or store.counts.skipped:
         return
-    committed = len(case.prompt) + case.new_tokens - 1
-    wanted = retained(len(case.prompt), limits.checkpoint_interval, limits.page_size, committed, restored)
-    found = sorted(position for position, _ in published)
+    wanted = set(prefix_digests([*case.prompt, *trace.tokens], _kept(session, case, texts, trace.restored))) - before
+    found = {checkpoint.key for checkpoint in store} - before
     if found != wanted and len(wanted) <= store.capacity:
-        position = min(set(found) ^ set(wanted))
-        detail = f"{case}: checkpoints at {found}, retention keeps {wanted}"
+        position = min(found ^ wanted)[0]
+        detail = f"{case}: checkpoints at {_positions(found)}, retention keeps {_positions(wanted)}"
         yield i, Finding("checkpoints", ("retention", "published"), position, "", "", detail)
+
+
+def _kept(session: Session, case: Case, texts: list[tuple[int, ...]], restored: int) -> list[int]:
+    """Positions after `restored` that a case keeps: grid, prompt and answer end, and where its prompt leaves others."""
+    limits, committed = session.engine.package.plan.limits, len(case.prompt) + case.new_tokens - 1
+    leaves = junction(case.prompt, texts)
+    points = [committed] if leaves is None else [committed, leaves]
+    return retained(len(case.prompt), limits.checkpoint_interval, limits.page_size, committed, restored, points)
+
+
+def _positions(keys: set[Key]) -> list[int]:
+    return sorted(position for position, _ in keys)
 
 
 def _forget(session: Session) -> None:
     """Evict everything, so that the pool is large enough for what the next case publishes."""
-    store = session.engine.scheduler.checkpoints
+    store = session.engine.scheduler.cache
     while store.evict():
         store.counts.evicted -= 1
 
@@ -149,7 +184,7 @@ def extended(case: Case, cold: Trace) -> Case:
 
 def _longest(session: Session, case: Case) -> int:
     """The longest published prefix of a prompt, found by comparing tokens with keys one by one."""
-    keys = {checkpoint.key for checkpoint in session.engine.scheduler.checkpoints}
+    keys = {checkpoint.key for checkpoint in session.engine.scheduler.cache}
     tokens = list(case.prompt)
     return max((p for p, digest in prefix_digests(tokens, range(len(tokens) + 1)) if (p, digest) in keys), default=0)
 

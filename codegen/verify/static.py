@@ -69,12 +69,14 @@ def check_launches(subject: Subject) -> Outcome:
 
 
 def keys(subject: Subject) -> Iterator[Replay]:
-    """Replays of every kind: all sizes of prefill, all buckets, no, one and all drafts."""
+    """Replays of every kind: all sizes of prefill, one and all rows of score, all buckets, no, one and all drafts."""
     limits = subject.package.plan.limits
     for rows in limits.prefill_rows:
         yield Replay(Phase.PREFILL, rows, 0, 0, (0,), (0,))
     yield Replay(Phase.BEGIN, 1, 0, limits.max_drafts, (0,), (0,))
     yield Replay(Phase.SAVE, 1, 0, 0, (0,), (0,))
+    for rows in sorted({1, limits.max_rows}):
+        yield Replay(Phase.SCORE, rows, 0, 0, (0,), (0,))
     for bucket in limits.buckets:
         for drafts in sorted({0, min(1, limits.max_drafts), limits.max_drafts}):
             yield Replay(Phase.STEP, bucket, drafts, drafts, (0,), (0,))

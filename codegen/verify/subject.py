@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from codegen.package import SPEC
-from codegen.verify.cases import Case
+from codegen.verify.cases import Case, junction
 from codegen.verify.content import Content, Part, live_content, parts
 from codegen.verify.errors import CannotVerify
 from codegen.verify.modes import Answers, Mode, Session, Trace, grid, poisoner
@@ -109,7 +109,11 @@ class Subject:
     @cached_property
     def cold(self) -> list[Cold]:
         """Cold runs of all cases, with the contents wherever a checkpoint may be."""
-        return [self.run_cold(i, self.marks(case)) for i, case in enumerate(self.cases)]
+        runs: list[Cold] = []
+        for i, case in enumerate(self.cases):
+            before = [processed(self.cases[j], run.trace) for j, run in enumerate(runs)]
+            runs.append(self.run_cold(i, self.marks(case, before)))
+        return runs
 
     @cached_property
     def drafts(self) -> list[dict[int, tuple[int, ...]]]:
@@ -119,10 +123,15 @@ class Subject:
             traces = [session.ask(case.longer(1), i) for i, case in enumerate(self.cases)]
         return [{step.after: step.drafts for step in trace.steps} for trace in traces]
 
-    def marks(self, case: Case) -> set[int]:
-        """Positions where a checkpoint of the case, or of its extension, may be: on the grid, and where prompts end."""
+    def marks(self, case: Case, before: Sequence[Sequence[int]]) -> set[int]:
+        """Positions where a checkpoint of the case, or of its extension, may be.
+
+        On the grid, where prompts and answers end, and where the prompt leaves a text processed before it.
+        """
         step, end = grid(self.package.plan.limits), len(case.prompt)
-        return {*range(step, end + case.new_tokens + 1, step), end, end + extension(case)}
+        ends = {end, end + extension(case), end + case.new_tokens - 1, end + case.new_tokens}
+        leaves = junction(case.prompt, before)
+        return {*range(step, end + case.new_tokens + 1, step), *ends, *([] if leaves is None else [leaves])}
 
     def run_cold(self, index: int, marks: set[int] | None) -> Cold:
         """One case, cold, one token more than asked for. marks: positions to keep contents of, None: all."""
@@ -167,6 +176,11 @@ class ColdRecorder:
         folded = position + (replay.phase is Phase.PREFILL)
         if replay.phase in (Phase.PREFILL, Phase.STEP) and (self.marks is None or folded in self.marks):
             self.contents[folded] = live_content(buffers, self.subject.parts, slot, folded)
+
+
+def processed(case: Case, trace: Trace) -> tuple[int, ...]:
+    """The text that a case leaves behind: the last token of an answer is sampled, not processed."""
+    return case.prompt + trace.tokens[:-1]
 
 
 def extension(case: Case) -> int:

@@ -1,93 +1,213 @@
-"""The checkpoint store: which prefixes can be resumed from. A pool of fixed size, least recently used evicted first."""
+"""The prefix cache: published and held checkpoints, what they have of the device pool, and which may go."""
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import Flag, auto
+from typing import NamedTuple
 
+from runtime.checkpoints.eviction import Worth, worth
 from runtime.checkpoints.pages import PagePool
-from runtime.checkpoints.retention import prefix_digests
+from runtime.checkpoints.retention import prefix_digests, shared_pages
+from runtime.checkpoints.tree import Node, RadixTree
+from runtime.errors import OutOfPages, PinRefused
 
 Key = tuple[int, bytes]
 
 
-@dataclass(frozen=True)
+class Reason(Flag):
+    """Why a checkpoint is kept. HELD: by requests, and not offered to others."""
+
+    HELD = 0
+    GRID = auto()
+    PROMPT_END = auto()
+    ANSWER_END = auto()
+    JUNCTION = auto()
+    ASKED = auto()
+    LOADED = auto()
+
+
+@dataclass(eq=False, slots=True)
 class Checkpoint:
     """Everything needed to go on after tokens[:position] with nothing recomputed.
 
-    digest: of those tokens; index: row of the checkpoint buffers; pages: of the KV entries
-    < position, the last one possibly partial; drafting: whether the drafter's KV is there too; stamp: numerics it was
-    computed with.
+    digest: of those tokens; index: row of the device's checkpoint buffers, None where only another tier has it; pages:
+    of the KV entries < position, the last one possibly partial; drafting: whether the drafter's KV is there too; stamp:
+    numerics it was computed with; holders: requests that will resume from it; pins: of the application; busy: copies
+    under way; copy: what the host pool has of it; used: clock of the last use.
     """
 
     position: int
     digest: bytes
-    index: int
+    tokens: Sequence[int]
+    index: int | None
     pages: tuple[int, ...]
+    page_size: int
     drafting: bool
     stamp: str
+    reasons: Reason
+    node: Node
+    holders: int = 0
+    pins: int = 0
+    busy: int = 0
+    copy: object = None
+    used: int = 0
 
     @property
     def key(self) -> Key:
         """Position and digest: the identity of the prefix."""
         return (self.position, self.digest)
 
+    @property
+    def shared_pages(self) -> int:
+        """Leading pages that a slot which resumes from it shares; it copies the one after them, if any."""
+        return shared_pages(self.position, self.page_size, self.drafting)
+
+    @property
+    def published(self) -> bool:
+        """Whether others may resume from it."""
+        return bool(self.reasons)
+
+
+class Emission(NamedTuple):
+    """A checkpoint about to be written by a kernel. row: reserved for it."""
+
+    position: int
+    digest: bytes
+    row: int
+    reasons: Reason
+
 
 @dataclass
 class CheckpointCounts:
-    """What happened to checkpoints so far. skipped: wanted, but every row of the pool was protected."""
+    """What happened to checkpoints so far. skipped: wanted, but every row of the pool was protected.
+
+    demoted, promoted: moved to the host pool and back; given_up: held by requests, but pages ran out; read: from files.
+    """
 
     written: int = 0
     evicted: int = 0
     restored: int = 0
     skipped: int = 0
     mismatched: int = 0
+    demoted: int = 0
+    promoted: int = 0
+    given_up: int = 0
+    read: int = 0
+
+
+class Below:
+    """The tier below the device: here, none. `demote` copies a checkpoint, or not; `discard` forgets its copy."""
+
+    def demote(self, checkpoint: Checkpoint) -> bool:
+        """Take a copy of a checkpoint that is on the device, as its `copy`; False if there is no room."""
+        return False
+
+    def discard(self, checkpoint: Checkpoint) -> None:
+        """Give the place of its copy back."""
+
+    def settle(self) -> bool:
+        """Wait for copies under way, which keep checkpoints on the device; False if there are none."""
+        return False
 
 
 @dataclass
-class CheckpointStore:
-    """Published checkpoints by prefix. Rows are reserved first, written by kernels, then published or released.
+class PrefixCache:
+    """Checkpoints by prefix. Rows are reserved first, written by kernels, then published, held or released.
 
-    capacity: rows of the pool; pages: pool whose pages the checkpoints share; drafting, stamp: of everything published.
+    capacity: rows of the pool; pages: pool whose pages checkpoints share; drafting, stamp: of everything in it;
+    reserved_pages: pages that the engine's slots may come to need, which pins must leave alone.
+    below: the tier that is offered a checkpoint before its device row goes.
     """
 
     capacity: int
     pages: PagePool
     drafting: bool
     stamp: str
+    page_size: int
+    row_bytes: int = 1
+    page_bytes: int = 1
+    reserved_pages: int = 0
+    below: Below = field(default_factory=lambda: Below())
     counts: CheckpointCounts = field(default_factory=CheckpointCounts)
 
     def __post_init__(self) -> None:
+        self.tree = RadixTree()
         self._free = list(range(self.capacity - 1, -1, -1))
-        self._entries: OrderedDict[Key, Checkpoint] = OrderedDict()  # least recently used first
-        self._positions: Counter[int] = Counter()
-        self._locked: set[Key] = set()
+        self._entries: dict[Key, Checkpoint] = {}
+        self._clock = 0
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return sum(checkpoint.published for checkpoint in self._entries.values())
 
     def __iter__(self) -> Iterator[Checkpoint]:
-        return iter(self._entries.values())
+        """The published ones."""
+        return iter([checkpoint for checkpoint in self._entries.values() if checkpoint.published])
 
     def __contains__(self, key: Key) -> bool:
-        return key in self._entries
+        checkpoint = self._entries.get(key)
+        return checkpoint is not None and checkpoint.published
+
+    def all(self) -> list[Checkpoint]:
+        """Every checkpoint, the held ones too."""
+        return list(self._entries.values())
+
+    def get(self, key: Key) -> Checkpoint | None:
+        """The checkpoint of exactly this prefix, published or held."""
+        return self._entries.get(key)
+
+    @property
+    def rows_free(self) -> int:
+        """Number of rows that hold nothing published, held or reserved."""
+        return len(self._free)
 
     def free_rows(self) -> list[int]:
-        """Rows of the pool that hold nothing published or reserved."""
+        """Rows of the pool that hold nothing published, held or reserved."""
         return list(self._free)
 
-    def find(self, tokens: Sequence[int]) -> Checkpoint | None:
-        """The published checkpoint of the longest prefix of `tokens`, or None: a cold prefill."""
-        for key in reversed(prefix_digests(tokens, self._positions)):
-            if key in self._entries:
-                return self._entries[key]
-        return None
+    # Lookup
 
-    def touch(self, key: Key) -> None:
+    def known(self, tokens: Sequence[int]) -> int:
+        """How many of these tokens were processed before, by whomever."""
+        return self.tree.match(tokens).length
+
+    def learn(self, tokens: Sequence[int]) -> None:
+        """Remember tokens as processed."""
+        self.tree.learn(tokens)
+
+    def junction(self, tokens: Sequence[int]) -> int | None:
+        """Where these tokens leave text that is known and goes on otherwise, if they do."""
+        match = self.tree.match(tokens)
+        return match.length if match.diverges and match.length else None
+
+    def find(self, tokens: Sequence[int]) -> Checkpoint | None:
+        """The published checkpoint of the longest prefix of `tokens`, in whatever tier, or None: a cold prefill."""
+        return next(self.candidates(tokens), None)
+
+    def candidates(self, tokens: Sequence[int]) -> Iterator[Checkpoint]:
+        """Published checkpoints on the path of `tokens`, the deepest first."""
+        for node in reversed(self.tree.match(tokens).nodes):
+            checkpoint = node.checkpoint
+            if checkpoint is not None and checkpoint.published:
+                yield checkpoint
+
+    def usable(self, checkpoint: Checkpoint, tokens: Sequence[int]) -> bool:
+        """Whether it may be restored for a prompt: count, hash, numerics and drafter must be exactly those wanted."""
+        [(_, digest)] = prefix_digests(tokens, [checkpoint.position]) or [(0, b"")]
+        same = digest == checkpoint.digest and checkpoint.stamp == self.stamp
+        if not same or checkpoint.drafting is not self.drafting:
+            self.counts.mismatched += 1
+            return False
+        return True
+
+    def touch(self, checkpoint: Checkpoint) -> None:
         """Mark as just used."""
-        self._entries.move_to_end(key)
+        self._clock += 1
+        checkpoint.used = self._clock
+
+    # Writing
 
     def reserve(self, protected: Key | None = None) -> int | None:
         """A row to write a checkpoint into, if need be of an evicted one, never `protected`; None if there is none."""
@@ -100,84 +220,192 @@ class CheckpointStore:
         """Give back a reserved row that was not published."""
         self._free.append(index)
 
-    def reset(self) -> None:
-        """Keep what is published and nothing else: rows only reserved are free, pages have no other holder."""
-        used = {checkpoint.index for checkpoint in self}
-        self._free = [row for row in range(self.capacity - 1, -1, -1) if row not in used]
-        self._positions = Counter(checkpoint.position for checkpoint in self)
-        self._locked = set()
-        self.pages.reset(checkpoint.pages for checkpoint in self)
-
-    def publish(self, position: int, digest: bytes, index: int, pages: Sequence[int]) -> Checkpoint:
+    def publish(
+        self,
+        tokens: Sequence[int],
+        position: int,
+        digest: bytes,
+        index: int,
+        pages: Sequence[int],
+        reasons: Reason = Reason.GRID,
+    ) -> Checkpoint:
         """Offer a written row to later requests. pages: those of the entries < position; they gain a holder.
 
-        If the same prefix was published meanwhile, by a request that went the same way, that one stays.
+        tokens: a list that only grows, or is never changed. If the same prefix was published meanwhile, by a request
+        that went the same way, that one stays. Reason.HELD keeps it for `hold` only.
         """
-        checkpoint = Checkpoint(position, digest, index, tuple(pages), self.drafting, self.stamp)
-        if checkpoint.key in self._entries:
+        checkpoint = self._entries.get((position, digest))
+        if checkpoint is not None and checkpoint.index is not None:
             self.release(index)
-            return self._entries[checkpoint.key]
-        self.pages.share(pages)
-        self._entries[checkpoint.key] = checkpoint
-        self._positions[position] += 1
-        self.counts.written += 1
+        else:
+            self.pages.share(pages)
+            if checkpoint is None:
+                checkpoint = self._enter(tokens, position, digest)
+                self.counts.written += 1
+            checkpoint.index, checkpoint.pages = index, tuple(pages)
+        self.justify(checkpoint, reasons)
         return checkpoint
 
-    def evict(self, protected: Key | None = None) -> bool:
-        """Drop the least recently used checkpoint that is neither locked nor `protected`; False if there is none."""
-        for key, checkpoint in self._entries.items():
-            if key not in self._locked and key != protected:
-                self._remove(checkpoint)
-                self.counts.evicted += 1
-                return True
-        return False
+    def _enter(self, tokens: Sequence[int], position: int, digest: bytes) -> Checkpoint:
+        node = self.tree.node_at(tokens[:position])
+        made_with = (self.page_size, self.drafting, self.stamp)
+        checkpoint = Checkpoint(position, digest, tokens, None, (), *made_with, Reason.HELD, node)
+        node.checkpoint = self._entries[checkpoint.key] = checkpoint
+        return checkpoint
 
-    def _remove(self, checkpoint: Checkpoint) -> None:
-        del self._entries[checkpoint.key]
-        self._positions[checkpoint.position] -= 1
-        if not self._positions[checkpoint.position]:
-            del self._positions[checkpoint.position]
-        self.pages.drop(checkpoint.pages)
-        self._free.append(checkpoint.index)
+    def justify(self, checkpoint: Checkpoint, reasons: Reason) -> None:
+        """One more reason to keep a checkpoint, which counts as a use."""
+        checkpoint.reasons |= reasons
+        self.touch(checkpoint)
+
+    # Holding and pinning
+
+    def hold(self, checkpoint: Checkpoint) -> None:
+        """A request will resume from it: it stays, published or not, as long as pages last."""
+        checkpoint.holders += 1
+
+    def drop(self, checkpoint: Checkpoint) -> None:
+        """The opposite of `hold`: what nobody holds any more and was never published goes, if it is still there."""
+        checkpoint.holders -= 1
+        if not checkpoint.holders and not checkpoint.published and self._entries.get(checkpoint.key) is checkpoint:
+            self._remove(checkpoint)
+
+    def pin(self, checkpoint: Checkpoint) -> None:
+        """Keep a checkpoint on the device until `unpin`. Raises PinRefused when slots could lack rows or pages."""
+        pinned = [other for other in self._entries.values() if other.pins or other is checkpoint]
+        pages = {page for other in pinned for page in other.pages}
+        rows_left, pages_left = self.capacity - len(pinned), self.pages.num_pages - len(pages)
+        if rows_left < 1 or pages_left < self.reserved_pages:
+            raise PinRefused(
+                position=checkpoint.position, rows=rows_left, pages=pages_left, needed_pages=self.reserved_pages
+            )
+        checkpoint.pins += 1
+
+    def unpin(self, checkpoint: Checkpoint) -> None:
+        """The opposite of `pin`."""
+        checkpoint.pins = max(0, checkpoint.pins - 1)
 
     @contextmanager
     def in_use(self, checkpoint: Checkpoint) -> Iterator[None]:
         """Inside, the checkpoint is not evicted."""
-        self._locked.add(checkpoint.key)
+        checkpoint.busy += 1
         try:
             yield
         finally:
-            self._locked.discard(checkpoint.key)
+            checkpoint.busy -= 1
 
-    def usable(self, checkpoint: Checkpoint, tokens: Sequence[int]) -> bool:
-        """Whether it may be restored for a prompt: count, hash, numerics and drafter must be exactly those wanted."""
-        [(_, digest)] = prefix_digests(tokens, [checkpoint.position]) or [(0, b"")]
-        same = digest == checkpoint.digest and checkpoint.stamp == self.stamp
-        if not same or checkpoint.drafting is not self.drafting:
-            self.counts.mismatched += 1
+    # Leaving
+
+    def evict(self, protected: Key | None = None) -> bool:
+        """Take the device row of what is worth least; False if all are in use, pinned, held or protected."""
+        victim = min(self.evictable(protected), key=self.worth, default=None)
+        if victim is None:
             return False
+        if victim.copy is None and self.below.demote(victim):
+            self.counts.demoted += 1
+        self.counts.evicted += 1
+        self._vacate(victim)
         return True
 
+    def evictable(self, protected: Key | None = None) -> list[Checkpoint]:
+        """Checkpoints whose device row may be taken."""
+        return [
+            checkpoint
+            for checkpoint in self._entries.values()
+            if checkpoint.index is not None
+            and not (checkpoint.busy or checkpoint.pins or checkpoint.holders)
+            and checkpoint.key != protected
+        ]
 
-class SeenPrefixes:
-    """Page-aligned prefixes that were processed before, to count what is recomputed for want of a checkpoint."""
+    def worth(self, checkpoint: Checkpoint) -> float:
+        """Tokens that it saves per byte and time since its last use; see runtime.checkpoints.eviction."""
+        return worth(self.measure(checkpoint))
 
-    def __init__(self, page_size: int, capacity: int = 1 << 16) -> None:
-        self._page_size = page_size
-        self._capacity = capacity
-        self._seen: OrderedDict[Key, None] = OrderedDict()
+    def measure(self, checkpoint: Checkpoint) -> Worth:
+        """What speaks for a checkpoint."""
+        above = next((n.end for n in checkpoint.node.above() if n.checkpoint is not None and n.checkpoint.published), 0)
+        own = sum(self.pages.references(page) == 1 for page in checkpoint.pages)
+        size = self.row_bytes + own * self.page_bytes
+        return Worth(saved_tokens=checkpoint.position - above, bytes=size, age=self._clock - checkpoint.used + 1)
 
-    def add(self, tokens: Sequence[int]) -> None:
-        """Remember the prefixes of processed tokens; the oldest are forgotten beyond the capacity."""
-        for key in prefix_digests(tokens, self._grid(len(tokens))):
-            self._seen[key] = None
-            self._seen.move_to_end(key)
-        while len(self._seen) > self._capacity:
-            self._seen.popitem(last=False)
+    def _vacate(self, checkpoint: Checkpoint) -> None:
+        """Free its row and pages; without a copy elsewhere it is gone."""
+        if checkpoint.index is None:
+            return
+        index, pages = checkpoint.index, checkpoint.pages
+        checkpoint.index, checkpoint.pages = None, ()
+        self.pages.drop(pages)
+        self._free.append(index)
+        if checkpoint.copy is None:
+            self._forget(checkpoint)
 
-    def longest(self, tokens: Sequence[int]) -> int:
-        """Length of the longest remembered prefix of `tokens`, a multiple of the page size."""
-        return max((key[0] for key in prefix_digests(tokens, self._grid(len(tokens))) if key in self._seen), default=0)
+    def _forget(self, checkpoint: Checkpoint) -> None:
+        checkpoint.node.checkpoint = None
+        self._entries.pop(checkpoint.key, None)
 
-    def _grid(self, length: int) -> range:
-        return range(self._page_size, length + 1, self._page_size)
+    def _remove(self, checkpoint: Checkpoint) -> None:
+        if checkpoint.copy is not None:
+            self.below.discard(checkpoint)
+            checkpoint.copy = None
+        self._vacate(checkpoint)
+        self._forget(checkpoint)
+
+    def lost_copy(self, checkpoint: Checkpoint) -> None:
+        """The other tier gave its copy up: without a device row the checkpoint is gone."""
+        checkpoint.copy = None
+        if checkpoint.index is None:
+            self._forget(checkpoint)
+
+    def clear(self, wanted: Callable[[Checkpoint], bool] = lambda _: True) -> int:
+        """Give up every `wanted` checkpoint that is not in use, pinned or held. Returns how many."""
+        going = [c for c in self._entries.values() if not (c.busy or c.pins or c.holders) and wanted(c)]
+        for checkpoint in going:
+            self._remove(checkpoint)
+        return len(going)
+
+    # Pages
+
+    def take_page(self, protected: Key | None = None) -> int:
+        """A free page, if need be of what is evicted, then of held checkpoints, then of those on their way to files.
+
+        protected: goes last of all, the prompt end of the request that asks. Raises OutOfPages.
+        """
+        while not self.pages.free:
+            if not (self.evict(protected) or self._give_up() or self.below.settle() or self.evict()):
+                raise OutOfPages(wanted=1, free=0, total=self.pages.num_pages)
+        return self.pages.take()
+
+    def _give_up(self) -> bool:
+        """Take the device row of a held checkpoint; its requests will prefill their tokens again."""
+        held = [c for c in self._entries.values() if c.index is not None and c.holders and not (c.busy or c.pins)]
+        if not held:
+            return False
+        victim = max(held, key=lambda checkpoint: checkpoint.used)
+        if victim.copy is None and self.below.demote(victim):
+            self.counts.demoted += 1
+        else:
+            self.counts.given_up += victim.copy is None
+        self._vacate(victim)
+        return True
+
+    def shareable(self, tokens: Sequence[int], position: int) -> tuple[int, ...]:
+        """Leading device pages of tokens[:position] that the nearest checkpoint above, on the device, can share."""
+        above = [c for node in self.tree.match(tokens[:position]).nodes if (c := node.checkpoint) is not None]
+        on_device = [c for c in above if c.index is not None and c.position < position]
+        return on_device[-1].pages[: on_device[-1].shared_pages] if on_device else ()
+
+    def reset(self) -> None:
+        """After an interruption: keep what is published or held, entire, and nothing else.
+
+        Rows only reserved are free, pages have no other holder, the tree is made anew from what is kept.
+        """
+        kept = [c for c in self._entries.values() if (c.index is not None or c.copy is not None)]
+        kept = [c for c in kept if c.published or c.holders]
+        self._entries = {c.key: c for c in kept}
+        self.tree = RadixTree(self.tree.capacity)
+        for checkpoint in kept:
+            checkpoint.node = self.tree.node_at(checkpoint.tokens[: checkpoint.position])
+            checkpoint.node.checkpoint = checkpoint
+        used = {checkpoint.index for checkpoint in kept}
+        self._free = [row for row in range(self.capacity - 1, -1, -1) if row not in used]
+        self.pages.reset(checkpoint.pages for checkpoint in kept)

@@ -73,7 +73,7 @@ class PageImage:
 class CheckpointImage:
     """A checkpoint at `position`. tokens: the first `position` ones; parts: rows by checkpoint buffer; pages: in order.
 
-    In the last page, entries that the prefix does not determine may hold anything, unless `cleared`.
+    Entries of the last page that the prefix does not determine are zero.
     """
 
     position: int
@@ -105,3 +105,23 @@ def image_layout(plan: Plan, stamp: str, drafting: bool) -> ImageLayout:
 
 def _bytes(tensors: Mapping[str, tuple[Shape, str]]) -> int:
     return sum(prod(shape) * DTYPE_BYTES[dtype] for shape, dtype in tensors.values())
+
+
+def image_fault(image: CheckpointImage, layout: ImageLayout) -> str | None:
+    """What makes `image` no checkpoint of `layout`: tokens, digest, parts or pages; None if nothing does."""
+    if image.position != len(image.tokens):
+        return f"{len(image.tokens)} tokens at position {image.position}"
+    if prefix_digests(image.tokens, [image.position]) != [(image.position, image.digest)]:
+        return "its tokens do not have its digest"
+    if tuple(page.key for page in image.pages) != layout.page_keys(image.tokens, image.position):
+        return "its pages are not those of its tokens"
+    if not _matches(image.parts, layout.parts):
+        return "its parts have other names, shapes or dtypes"
+    if not all(_matches(page.tensors, layout.page) for page in image.pages):
+        return "its pages have other names, shapes or dtypes"
+    return None
+
+
+def _matches(tensors: Mapping[str, Tensor], wanted: Mapping[str, tuple[Shape, str]]) -> bool:
+    found = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
+    return found == {name: (tuple(shape), TORCH_DTYPES[dtype]) for name, (shape, dtype) in wanted.items()}

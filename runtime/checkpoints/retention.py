@@ -11,22 +11,31 @@ DIGEST_BYTES = 16
 NEVER = 1 << 62
 
 
-def retained(prompt_len: int, interval: int | None, page_size: int, end: int, start: int = 0) -> list[int]:
+def retained(
+    prompt_len: int, interval: int | None, page_size: int, end: int, start: int = 0, points: Iterable[int] = ()
+) -> list[int]:
     """Positions in (start, end] whose checkpoint is kept, ascending, of a request with `prompt_len` prompt tokens.
 
-    Always the prompt end. interval: None also every multiple of page_size, n > 0 every multiple of n, 0 nothing else.
+    Always the prompt end and `points`: junctions, positions that were asked for, the end of a finished answer.
+    interval: None also every multiple of page_size, n > 0 every multiple of n, 0 nothing else.
     """
     step = page_size if interval is None else interval
     kept = range((start // step + 1) * step, end + 1, step) if step else range(0)
-    if start < prompt_len <= end and prompt_len not in kept:
-        return sorted([*kept, prompt_len])
-    return list(kept)
+    more = {position for position in (prompt_len, *points) if start < position <= end}
+    return sorted(more.union(kept)) if more else list(kept)
 
 
-def next_retained(interval: int | None, page_size: int, position: int) -> int:
+def next_retained(interval: int | None, page_size: int, position: int, points: Iterable[int] = ()) -> int:
     """The first position after `position`, which is at or past the prompt end, that `retained` keeps; NEVER if none."""
     step = page_size if interval is None else interval
-    return (position // step + 1) * step if step else NEVER
+    grid = (position // step + 1) * step if step else NEVER
+    return min([grid, *(point for point in points if point > position)])
+
+
+def asked_positions(prompt_len: int, positions: Iterable[int]) -> tuple[int, ...]:
+    """Positions from the start, ascending: n > 0 as it is, n < 0 back from the prompt end; none before token 1."""
+    absolute = {position if position > 0 else prompt_len + position for position in positions}
+    return tuple(sorted(position for position in absolute if position > 0))
 
 
 def shared_pages(position: int, page_size: int, drafting: bool) -> int:

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from torch import Tensor
+
 from dsl.reference.protocol import Checkpoint as ModelCheckpoint
 from dsl.reference.protocol import Phase as SlotPhase
 from dsl.reference.protocol import ProtocolMachine, ProtocolShape, SeatResult, Supplied
-from runtime.checkpoints.cache import Checkpoint
+from runtime.checkpoints.cache import Checkpoint, Key
+from runtime.checkpoints.device_pool import DevicePool
 from runtime.executor import Executor, Phase
 from runtime.graphs import Graph
 from runtime.plan import PAD_SLOT_ID
 
+OF_A_SLOT = ("committed_len", "state_len", "num_accepted", "tokens", "out_tokens", "limit_len", "page_table")
+
 
 class Lockstep(Executor):
-    """Takes the place of an engine's executor. `steps` counts the decode steps compared."""
+    """Takes the place of an engine's executor. `steps` counts the decode steps compared, `saves` the saves.
 
-    def __init__(self, inner: Executor, conv_width: int) -> None:
+    rows: the prefix that each checkpoint row must hold; known: the simulator's checkpoint of every prefix so far. What
+    `pool` loads into a row was written by this executor once, and must be the same.
+    """
+
+    def __init__(self, inner: Executor, conv_width: int, pool: DevicePool) -> None:
         super().__init__(inner.package, inner.buffers, inner.drafting, inner.eager)
         limits = self.limits
         shape = ProtocolShape(
@@ -28,8 +37,19 @@ class Lockstep(Executor):
             drafter_kv_offset=0,
         )
         self.machine = ProtocolMachine(shape)
-        self.rows: dict[int, ModelCheckpoint] = {}
-        self.steps = 0
+        self.rows: dict[int, Key] = {}
+        self.known: dict[Key, ModelCheckpoint] = {}
+        self.steps = self.saves = 0
+        self._watch(pool)
+
+    def _watch(self, pool: DevicePool) -> None:
+        load = pool.load
+
+        def watched(image, row, pages):
+            load(image, row, pages)
+            self.rows[row] = (image.position, image.digest)
+
+        vars(pool)["load"] = watched
 
     # What the engine does, on both sides
 
@@ -55,14 +75,27 @@ class Lockstep(Executor):
         return token
 
     def save(self, slot: int, position: int, row: int) -> None:
+        committed = self.views["committed_len"][slot]
         super().save(slot, position, row)
         self._keep(row, self.machine.save(slot, position))
         self._compare("state_len", slot, position)
+        self._compare("committed_len", slot, committed)
+        self.saves += 1
 
     def restore(self, slot: int, checkpoint: Checkpoint, pages: Sequence[int], copied: tuple[int, int] | None) -> None:
         super().restore(slot, checkpoint, pages, copied)
-        self.machine.restore(slot, self.rows[checkpoint.index])
+        found = self.rows[checkpoint.index]
+        assert found == checkpoint.key, f"row {checkpoint.index} holds {found}, not {checkpoint.key}"
+        self.machine.restore(slot, self.known[checkpoint.key])
         self._compare("committed_len", slot, checkpoint.position)
+        self._compare("state_len", slot, checkpoint.position)
+
+    def score(self, slot: int, positions: Sequence[int]) -> Tensor:
+        """Nothing of any slot changes."""
+        before = {name: self.views[name].tolist() for name in OF_A_SLOT}
+        logits = super().score(slot, positions)
+        assert {name: self.views[name].tolist() for name in OF_A_SLOT} == before
+        return logits
 
     def replay(self, graph: Graph) -> None:
         key = next(key for key, known in self.graphs.items() if known is graph)
@@ -93,9 +126,11 @@ class Lockstep(Executor):
         return tuple(self.views["tokens"][at + 1 : at + 1 + count].tolist())
 
     def _keep(self, row: int, checkpoint: ModelCheckpoint) -> None:
-        if row in self.rows:
-            self.machine.evict(self.rows[row])
-        self.rows[row] = checkpoint
+        key = self.rows[row] = checkpoint.key
+        if key in self.known:
+            assert checkpoint.state == self.known[key].state, f"two states of the prefix of {key[0]} tokens"
+            self.machine.evict(self.known[key])
+        self.known[key] = checkpoint
 
     def _compare_seat(self, result: SeatResult) -> None:
         self._compare("committed_len", result.slot, result.committed_len)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dsl.spec import Mamba2Spec
+from runtime.checkpoints.host_pool import host_pool_bytes
+from runtime.checkpoints.image import image_layout
 from runtime.engine import Engine
 from runtime.package import Package, open_package
 from runtime.request import Request
@@ -14,6 +16,7 @@ from tests.fuzz.lockstep import Lockstep
 
 POOL = 12
 MAX_NEW = 24
+FEW_ROWS = 3
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,11 @@ class Tally:
     requests: int = 0
     tokens: int = 0
     steps: int = 0
+    saves: int = 0
     restored: int = 0
+    preempted: int = 0
+    promoted: int = 0
+    scored: int = 0
     accepted: dict[int, int] = field(default_factory=dict)
 
 
@@ -50,18 +57,30 @@ class Fuzz:
         self.answers: dict[Question, list[int]] = {}
         self.questions = self._questions()
         self.engines = [self._engine(drafts) for drafts in self._draft_counts()]
+        self.engines.append(self._small_engine(self.limits.max_drafts))
 
     def _draft_counts(self) -> list[int]:
         return sorted({0, self.limits.max_drafts})
 
-    def _engine(self, drafts: int) -> Engine:
+    def _engine(self, drafts: int, package: Package | None = None, **options: int) -> Engine:
         chunk = self.rng.randint(1, self.limits.prefill_chunk)
-        engine = Engine(self.package, self.subject.weights, drafts=drafts, prefill_chunk=chunk)
+        engine = Engine(package or self.package, self.subject.weights, drafts=drafts, prefill_chunk=chunk, **options)
         widths = [
             m.conv_width for m in (x.mixer for x in self.subject.spec.pattern_layers) if isinstance(m, Mamba2Spec)
         ]
-        engine.scheduler.executor = Lockstep(engine.scheduler.executor, max(widths, default=1))
+        scheduler = engine.scheduler
+        lockstep = Lockstep(scheduler.executor, max(widths, default=1), scheduler.tiers.device)
+        scheduler.executor = scheduler.emitter.executor = lockstep
         return engine
+
+    def _small_engine(self, drafts: int) -> Engine:
+        """One with so few checkpoint rows that most of what is kept goes through a host pool not much larger."""
+        limits = replace(self.limits, checkpoint_slots=FEW_ROWS)
+        package = replace(self.package, plan=replace(self.package.plan, limits=limits))
+        layout = image_layout(package.plan, "", drafting=drafts > 0)
+        pages = -(-limits.num_pages // FEW_ROWS) if layout.page else 0
+        room = host_pool_bytes(layout, 2 * FEW_ROWS, 2 * FEW_ROWS * pages)
+        return self._engine(drafts, package, host_pool=room, prefill_budget=self.limits.prefill_chunk)
 
     def _questions(self) -> list[Question]:
         """Prompts of 1 token to 3 chunks; some extend others, some are an answer's own beginning."""
@@ -100,11 +119,11 @@ class Fuzz:
         return out
 
     def trace(self) -> None:
-        """One trace: a few requests through one engine, with poison, changing K and cancellations in between."""
+        """One trace: a few requests through one engine, with poison, changing K, preemptions and cancellations."""
         engine = self.rng.choice(self.engines)
         lockstep = engine.scheduler.executor
         assert isinstance(lockstep, Lockstep)
-        steps_before = lockstep.steps
+        steps, saves, promoted = lockstep.steps, lockstep.saves, engine.scheduler.cache.counts.promoted
         wanted = self.rng.randint(1, 6)
         running: list[tuple[Question, Request]] = []
         while wanted or engine.busy:
@@ -118,10 +137,14 @@ class Fuzz:
             engine.step()
             if running and self.rng.random() < 0.03:
                 engine.cancel(self.rng.choice(running)[1])
+            if engine.scheduler.seats.active and self.rng.random() < 0.05:
+                engine.preempt(self.rng.choice(engine.scheduler.seats.all()).request)
         for question, request in running:
             self._compare(question, request)
         self.tally.traces += 1
-        self.tally.steps += lockstep.steps - steps_before
+        self.tally.steps += lockstep.steps - steps
+        self.tally.saves += lockstep.saves - saves
+        self.tally.promoted += engine.scheduler.cache.counts.promoted - promoted
 
     def _submit(self, engine: Engine) -> tuple[Question, Request]:
         question = self.rng.choice(self.questions)
@@ -133,6 +156,9 @@ class Fuzz:
             seed=question.seed,
             stop_tokens=stops,
             stop_at_eos=self.rng.random() < 0.5,
+            priority=self.rng.choice([0, 0, 0, 1]),
+            checkpoints=self.rng.choice([(), (), (-1,), (2, -3, len(question.prompt) + 2)]),
+            logprobs=self.rng.choice([None, None, 1]),
         )
         return question, request
 
@@ -145,8 +171,8 @@ class Fuzz:
         index = {
             "state": free,
             "ring": free,
-            "kv": scheduler.pages.free_pages(),
-            "checkpoint": scheduler.checkpoints.free_rows(),
+            "kv": scheduler.cache.pages.free_pages(),
+            "checkpoint": scheduler.cache.free_rows(),
         }
         engine.buffers.poison(engine.buffers.poisonable(), index)
 
@@ -158,10 +184,21 @@ class Fuzz:
             f"{self.subject.package}: prompt {list(question.prompt)}, temperature {question.temperature}, seed "
             f"{question.seed}: {request.output} differs from the cold {expected}"
         )
+        if request.options.logprobs is not None:
+            self._compare_scores(question, request)
         self.tally.requests += 1
+        self.tally.preempted += request.preemptions
         self.tally.tokens += len(expected)
         self.tally.restored += request.restored_position > 0
         for counts in request.accepted.values():
             for accepted, count in enumerate(counts):
                 if count:
                     self.tally.accepted[accepted] = self.tally.accepted.get(accepted, 0) + count
+
+    def _compare_scores(self, question: Question, request: Request) -> None:
+        """One per token of the output; the most likely token is what a greedy request says."""
+        assert [score.token for score in request.logprobs] == request.output
+        assert all(score.logprob <= score.top[0][1] for score in request.logprobs)
+        if question.temperature == 0.0:
+            assert [score.top[0][0] for score in request.logprobs] == request.output
+        self.tally.scored += len(request.output)

@@ -23,6 +23,7 @@ from dsl.reference.protocol import (
     policy,
 )
 from dsl.reference.protocol.__main__ import main
+from runtime.checkpoints.retention import NEVER, next_retained
 from runtime.checkpoints.retention import retained as runtime_retained
 
 MODEL = HashModel(seed=3, vocab_size=50, target_follow=0.9, draft_follow=0.9)
@@ -168,6 +169,49 @@ def test_a_finished_or_preempted_slot_goes_on_from_its_save():
     _, computed = prefill(machine, 3, text, restore=checkpoint)
     assert computed == 1  # the last sampled token is not in the state
     assert text + tokens_of(decode(machine, 3, forever(7))) == tuple(truth_of()[0].tokens)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 5])
+def test_a_slot_may_be_saved_between_the_chunks_of_its_prompt(chunk):
+    """The state stands at the end of the chunk: nothing is folded, and both the slot and its heir go on from there."""
+    truth, _ = truth_of()
+    for at in range(chunk, len(PROMPT) + 1, chunk):
+        machine = ProtocolMachine(ProtocolShape(page_size=4), MODEL)
+        prefill(machine, 0, PROMPT[:at], chunk=chunk)
+        with pytest.raises(ProtocolError, match="outside"):
+            machine.save(0, at - 1)
+        checkpoint = machine.save(0, at)
+        assert content(checkpoint) == (PROMPT[:at], truth.states[at], truth.conv_inputs(at), truth.hidden[at - 1])
+        _, computed = prefill(machine, 1, restore=checkpoint)
+        assert computed == len(PROMPT) - at
+        for start, count in policy.split_chunks(at, len(PROMPT), chunk):
+            machine.prefill(0, PROMPT[start : start + count])
+        for slot in (0, 1):
+            assert PROMPT + tokens_of(decode(machine, slot, forever(4))) == tuple(truth.tokens)
+
+
+@pytest.mark.parametrize("counts", [(0,), (3,), (7, 0, 2)])
+def test_a_preempted_slot_begins_again_with_the_token_and_the_drafts_it_had(counts):
+    truth, _ = truth_of()
+    for steps in range(8):
+        machine, drafts = ProtocolMachine(ProtocolShape(page_size=4), MODEL), forever(*counts)
+        prefill(machine, 0)
+        seen = machine.begin(0, next(drafts))
+        for _ in range(steps):
+            if machine.slots[0].phase is Phase.DECODE:
+                (seen,) = machine.step([0], machine.slots[0].num_drafts, next(drafts))
+        if seen.finish is not None:
+            break
+        checkpoint = machine.save(0, seen.committed_len)
+        text = truth.tokens[: seen.committed_len]
+        machine.release(0)
+        _, computed = prefill(machine, 2, text, restore=checkpoint)
+        again = machine.begin(2, len(seen.drafts))
+        assert (computed, again.emitted, again.drafts) == (0, (seen.next_token,), seen.drafts)
+        rest = []
+        while machine.slots[2].phase is Phase.DECODE:
+            rest += machine.step([2], machine.slots[2].num_drafts, next(drafts))
+        assert (*text, seen.next_token, *tokens_of(rest)) == tuple(truth.tokens)
 
 
 def test_a_save_may_be_repeated_and_a_running_slot_goes_on():
@@ -366,10 +410,24 @@ def test_command_line(capsys):
     assert "agree everywhere" in capsys.readouterr().out
 
 
-def test_the_runtime_keeps_what_the_policy_keeps():
+@pytest.mark.parametrize("points", [(), (5,), (1, 13, 33), (40, 8, 59)])
+@pytest.mark.parametrize("interval", [None, 0, 1, 6, 16])
+def test_the_runtime_keeps_what_the_policy_keeps(interval, points):
+    """Grid, prompt end, junctions and positions asked for, and the end of a finished answer; also piece by piece."""
     for prompt_len in range(1, 40):
         for page_size in (8, 16):
-            for interval in (None, 0, 1, 6, 16):
-                for end in range(prompt_len, prompt_len + 20):
-                    expected = list(policy.retained(prompt_len, interval, page_size, length=end))
-                    assert runtime_retained(prompt_len, interval, page_size, end) == expected
+            for end in range(prompt_len, prompt_len + 20):
+                expected = policy.retained(prompt_len, interval, page_size, length=end, points=points)
+                assert tuple(runtime_retained(prompt_len, interval, page_size, end, points=points)) == expected
+                expected = policy.retained(prompt_len, interval, page_size, length=end, finished=True, points=points)
+                finished = runtime_retained(prompt_len, interval, page_size, end, prompt_len // 2, (*points, end))
+                assert tuple(finished) == tuple(p for p in expected if p > prompt_len // 2)
+
+
+@pytest.mark.parametrize("points", [(), (5, 41, 43), (60,)])
+@pytest.mark.parametrize("interval", [None, 0, 1, 6, 16])
+def test_the_runtime_waits_for_the_position_that_is_due_next(interval, points):
+    """`next_retained` against `due`, while a slot decodes in steps of up to eight tokens."""
+    for position in range(21, 70):
+        due = policy.due(position, 90, policy.retained(21, interval, 8, length=90, points=points))
+        assert next_retained(interval, 8, position, points) == (due[0] if due else NEVER)

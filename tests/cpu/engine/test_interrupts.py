@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+from operator import attrgetter
 
 import pytest
 
 from runtime import errors
 from runtime.engine import Engine
-from tests.cpu.engine.toys import Ask, drain, poison_free, with_interval
+from tests.cpu.engine.toys import Ask, check_nothing_left, drain, poison_free, with_interval
 
 PROMPTS = tuple(tuple(text) for text in (b"sphinx of black quartz, judge my vow", b"how vexingly quick", b"waltz"))
 ASKS = [Ask(prompt, 14, temperature=0.9, seed=seed) for seed, prompt in enumerate((*PROMPTS, PROMPTS[0][:20]))]
 
 BOOKKEEPING = (
-    *("seats.leave", "seats.admit", "seats.begin_decoding", "pages.drop", "pages.take"),
-    *("checkpoints.publish", "checkpoints.reserve", "_close", "_accept", "_abandon"),
+    *("seats.leave", "seats.admit", "seats.begin_decoding", "queue.pop", "cache.pages.drop", "cache.pages.take"),
+    *("cache.publish", "cache.reserve", "cache.learn", "cache.justify", "cache._enter", "emitter.save"),
+    *("roster.finish", "_accept", "admission.leave", "admission.seat", "_abandon"),
 )
+TIERING = (
+    *("tiers.demote", "tiers.bring", "tiers.device.load", "tiers.device.image", "tiers.host.put", "tiers.host.drop"),
+    *("cache.evict", "cache._vacate", "cache.lost_copy", "cache.shareable", "cache.publish", "cache.take_page"),
+)
+TURNS = ("emitter.hold", "cache.hold", "cache.drop", "seats.leave", "queue.push_front", "admission.leave", "executor.save")
 
 
 def raise_at(engine: Engine, monkeypatch, owner: object, name: str, number: int, after: bool = True) -> None:
@@ -35,12 +43,15 @@ def raise_at(engine: Engine, monkeypatch, owner: object, name: str, number: int,
     monkeypatch.setattr(owner, name, interrupted)
 
 
+def raise_in(engine: Engine, monkeypatch, path: str, number: int, after: bool) -> None:
+    """The same of a part of the scheduler, by its path."""
+    part, _, name = path.rpartition(".")
+    raise_at(engine, monkeypatch, attrgetter(part)(engine.scheduler) if part else engine.scheduler, name, number, after)
+
+
 def check_right(engine: Engine, oracle, asks=ASKS) -> None:
     """Nothing is left behind, and answers equal those of a cold engine, twice: the second time from checkpoints."""
-    scheduler, limits = engine.scheduler, engine.package.plan.limits
-    held = {page for checkpoint in scheduler.checkpoints for page in checkpoint.pages}
-    assert not engine.busy and scheduler.pages.in_use == len(held)
-    assert len(scheduler.checkpoints.free_rows()) + len(scheduler.checkpoints) == limits.checkpoint_slots
+    check_nothing_left(engine)
     for _ in range(2):
         for ask in asks:
             poison_free(engine)
@@ -83,16 +94,15 @@ def test_every_phase_may_be_interrupted(package, weights, oracle, monkeypatch, w
         check_right(engine, oracle)
 
 
-@pytest.mark.parametrize("owner", BOOKKEEPING)
+@pytest.mark.parametrize("path", BOOKKEEPING)
 @pytest.mark.parametrize("after", [False, True])
-def test_bookkeeping_may_be_interrupted(package, weights, oracle, monkeypatch, owner, after):
+def test_bookkeeping_may_be_interrupted(package, weights, oracle, monkeypatch, path, after):
     with Engine(with_interval(package, 4), weights, drafts=3) as engine:
         scheduler = engine.scheduler
-        part, _, name = owner.rpartition(".")
         with monkeypatch.context() as patch:
-            if owner == "_abandon":
+            if path == "_abandon":
                 raise_at(engine, patch, scheduler.executor, "replay", 4)
-            raise_at(engine, patch, getattr(scheduler, part) if part else scheduler, name, 1, after)
+            raise_in(engine, patch, path, 1, after)
             requests = [ask.submit(engine) for ask in ASKS]
             with pytest.raises(KeyboardInterrupt):
                 drain(engine)
@@ -100,6 +110,54 @@ def test_bookkeeping_may_be_interrupted(package, weights, oracle, monkeypatch, o
         assert all(request.finished for request in requests)
         if engine.scheduler._midway:
             engine.scheduler._abandon()
+        check_right(engine, oracle, ASKS[:2])
+
+
+def few_rows(package, rows=3):
+    """The same package with a pool that is soon full."""
+    limits = dataclasses.replace(package.plan.limits, checkpoint_slots=rows, checkpoint_interval=4)
+    return dataclasses.replace(package, plan=dataclasses.replace(package.plan, limits=limits))
+
+
+@pytest.mark.parametrize("path", TIERING)
+@pytest.mark.parametrize("after", [False, True])
+def test_moving_between_tiers_may_be_interrupted(package, weights, oracle, monkeypatch, path, after):
+    with Engine(few_rows(package), weights, drafts=3, host_pool=100_000) as engine:
+        for ask in ASKS[:2]:
+            ask.submit(engine)
+            drain(engine)
+        assert engine.scheduler.cache.counts.demoted > 0
+        with monkeypatch.context() as patch:
+            raise_in(engine, patch, path, 1, after)
+            with pytest.raises(KeyboardInterrupt):
+                for ask in (*ASKS[:2], *ASKS):
+                    ask.submit(engine)
+                    drain(engine)
+        drain(engine)
+        if engine.scheduler._midway:
+            engine.scheduler._abandon()
+        check_right(engine, oracle, ASKS[:2])
+        check_nothing_left(engine)
+
+
+@pytest.mark.parametrize("path", TURNS)
+@pytest.mark.parametrize("after", [False, True])
+def test_a_preemption_may_be_interrupted(package, weights, oracle, monkeypatch, path, after):
+    """By hand between steps, where what runs is ended by the next call; those that wait go on."""
+    with Engine(with_interval(package, 4), weights, drafts=3, slots=2) as engine:
+        requests = [ask.submit(engine) for ask in ASKS]
+        while requests[0].steps < 2:
+            engine.step()
+        with monkeypatch.context() as patch:
+            raise_in(engine, patch, path, 1, after)
+            with pytest.raises(KeyboardInterrupt):
+                engine.preempt(requests[0])
+                drain(engine)
+        drain(engine)
+        for ask, request in zip(ASKS, requests, strict=True):
+            answer, reason = oracle(ask)
+            assert request.output == answer if request.finish_reason == reason else request.finish_reason == "error"
+        assert requests[-1].finish_reason != "error"
         check_right(engine, oracle, ASKS[:2])
 
 
@@ -116,7 +174,7 @@ def test_generate_takes_its_own_requests_along_and_leaves_others(package, weight
         for prompts in ([[1], [2], []], [[1], None], [[1], [2], [9999]]):
             with pytest.raises(errors.RuntimeStateError):
                 engine.generate_batch(prompts)
-            assert list(engine.scheduler.waiting) == [other]
+            assert list(engine.scheduler.queue) == [other]
         drain(engine)
         assert (other.output, other.finish_reason) == oracle(ASKS[0])
 

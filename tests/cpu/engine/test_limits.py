@@ -151,10 +151,11 @@ def test_prompts_of_a_batch_share_the_slots(package, weights, oracle):
 
 
 def test_weights_are_checked_before_anything_is_allocated(package, monkeypatch):
-    from runtime import engine as module
+    from runtime import assemble as module
 
     good = agreeing_weights(toy_spec())
     monkeypatch.setattr(module, "Buffers", lambda *_: pytest.fail("allocated"))
+    monkeypatch.setattr(module, "HostPool", lambda *_: pytest.fail("allocated"))
     name = "layers.0.mixer.in_proj.weight"
     bad = {
         errors.WeightsMissing: {k: v for k, v in good.items() if k != name},
@@ -224,18 +225,7 @@ def test_engines_in_threads_take_turns_where_they_record(package, weights, oracl
         assert list(threads.map(answer, asks)) == wanted
 
 
-def test_what_does_not_fit_is_refused_with_both_numbers(package, weights, monkeypatch):
-    from runtime import buffers
-
-    monkeypatch.setattr(buffers, "available_bytes", lambda _: 1 << 16)
-    monkeypatch.setattr(buffers, "HostBlock", lambda *_: pytest.fail("allocated"))
-    with pytest.raises(errors.DoesNotFit, match=r"needs \d+\.\d MiB .* 0\.1 MiB are available"):
-        Engine(package, weights)
-
-
-def test_the_memory_table_is_what_is_allocated(engine):
-    for role, size in engine.buffers.memory.items():
-        assert size == sum(engine.buffers[buffer.name].nbytes for buffer in engine.package.plan.role(role))
+def test_buffers_are_aligned(engine):
     assert all(engine.buffers[name].data_ptr() % 64 == 0 for name in engine.package.plan.buffers)
 
 

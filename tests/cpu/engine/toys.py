@@ -18,6 +18,7 @@ from dsl.reference.weights import random_weights
 from dsl.spec import ModelSpec
 from runtime.checkpoints.cache import Checkpoint
 from runtime.engine import Engine
+from runtime.layouts import read_entries
 from runtime.package import Package, open_package
 from runtime.request import Request
 
@@ -163,13 +164,27 @@ def poison_free(engine: Engine) -> None:
     free = {
         "state": slots,
         "ring": slots,
-        "kv": scheduler.pages.free_pages(),
-        "checkpoint": scheduler.checkpoints.free_rows(),
+        "kv": scheduler.cache.pages.free_pages(),
+        "checkpoint": scheduler.cache.free_rows(),
     }
     engine.buffers.poison(engine.buffers.poisonable(), free)
     engine.buffers.poison(["row_pos", "row_token", "targets", "row_count", "row_slot"])
     per_slot = ("committed_len", "state_len", "num_accepted", "tokens", "out_tokens", "limit_len", "page_table", "seed")
     engine.buffers.poison(per_slot, {"protocol": slots})
+
+
+def check_nothing_left(engine: Engine) -> None:
+    """Without requests, rows and pages of both pools belong to published checkpoints, and nothing is in use."""
+    cache, limits, host = engine.scheduler.cache, engine.package.plan.limits, engine.scheduler.tiers.host
+    assert not engine.busy
+    assert not [c for c in cache.all() if c.busy or c.holders or not c.published]
+    assert cache.pages.in_use == len({page for checkpoint in cache for page in checkpoint.pages})
+    assert len(cache.free_rows()) + sum(c.index is not None for c in cache) == limits.checkpoint_slots
+    if host is not None:
+        copies = [c.copy for c in cache if c.copy is not None]
+        rows, pages = {copy.row for copy in copies}, {page for copy in copies for _, page in copy.pages}
+        total = next(iter(host.rows.values())).shape[0], next(iter(host.pages.values())).shape[0]
+        assert host.free == (total[0] - len(rows), total[1] - len(pages)) and len(rows) == len(copies)
 
 
 def live_parts(engine: Engine, slot: int, position: int) -> Iterator[tuple[str, Tensor]]:
@@ -195,15 +210,9 @@ def checkpoint_parts(engine: Engine, checkpoint: Checkpoint) -> Iterator[tuple[s
 
 def kv_entries(engine: Engine, name: str, pages: Sequence[int], count: int) -> Tensor:
     """KV entries 0 .. count - 1 of a cache, [count, kv_heads, BLOCK_D] as bits."""
-    size = engine.package.plan.limits.page_size
+    plan = engine.package.plan
     cache = engine.buffers[name].view(torch.int16)
-    heads = cache.shape[1]
-    if name.endswith("k_cache"):  # [KV, D/2, PAGE, 2]
-        tiles = cache.view(cache.shape[0], heads, -1, size, 2).permute(0, 3, 1, 2, 4)
-    else:  # [KV, PAGE/2, D, 2]
-        tiles = cache.view(cache.shape[0], heads, size // 2, -1, 2).permute(0, 2, 4, 1, 3)
-    entries = torch.cat([tiles[page].reshape(size, heads, -1) for page in pages] or [torch.empty(0, heads, 0)])
-    return entries[:count].clone()
+    return read_entries(plan.buffers[name], cache[list(pages)], plan.limits.page_size)[:count]
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:

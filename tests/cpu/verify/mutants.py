@@ -6,11 +6,13 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from runtime.checkpoints.cache import Checkpoint, PrefixCache
+from runtime.emission import Emitter
 from runtime.executor import Executor, Phase
 
 Plant = Callable[[Path, pytest.MonkeyPatch], None]
@@ -118,12 +120,35 @@ def _shorten_key(monkeypatch: pytest.MonkeyPatch, fields: int) -> None:
     monkeypatch.setattr(Executor, "graph", lookup)
 
 
+def answers_without_an_end(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is due of a finished answer is saved, but not its end."""
+    monkeypatch.setattr(Emitter, "finish", Emitter.flush)
+
+
+def junctions_not_found(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts that leave a known text leave no checkpoint there."""
+    monkeypatch.setattr(PrefixCache, "junction", lambda *_: None)
+
+
+def restored_from_another_row(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restore reads the row before the checkpoint's own."""
+    restore = Executor.restore
+
+    def wrong(self: Executor, slot: int, checkpoint: Checkpoint, *pages: object) -> None:
+        restore(self, slot, replace(checkpoint, index=max(0, checkpoint.index - 1)), *pages)
+
+    monkeypatch.setattr(Executor, "restore", wrong)
+
+
 MUTANTS = (
     Mutant("stale-buffer", stale_temperature, "replay", "head", "targets"),
     Mutant("padding-id-0", padded_with_zero, "padding", "layers.0 mamba", "layers_0_conv_ring"),
     Mutant("mtp-pairing", hidden_of_the_row_before, "reference-drafts", "mtp drafter", "mtp_layer_k_cache"),
     Mutant("conv-not-rolled-back", conv_ring_by_cursor, "drafts-3", "layers.0 mamba", "layers_0_conv_ring"),
     Mutant("late-emission", emission_a_token_late, "checkpoints", "layers.0 mamba", "layers_0_checkpoint_state"),
+    Mutant("no-answer-end", answers_without_an_end, "checkpoints", "", ""),
+    Mutant("no-junction", junctions_not_found, "checkpoints", "", ""),
+    Mutant("another-row", restored_from_another_row, "resumed", "layers.0 mamba", "layers_0_conv_ring"),
     Mutant("key-without-drafts", graph_key_without_drafts, "drafts-changing", "accept", "tokens"),
     Mutant("key-without-next-drafts", graph_key_without_next_drafts, "same-drafts-changing", "accept", "tokens"),
 )

@@ -7,6 +7,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from runtime.checkpoints.cache import CheckpointCounts
+from runtime.checkpoints.pools import Pools
+from runtime.observe.histogram import Histogram
 from runtime.request import Request, acceptance
 
 TIMELINE = 1 << 14
@@ -14,11 +16,17 @@ TIMELINE = 1 << 14
 
 @dataclass
 class Counters:
-    """Kept while the engine runs. timeline: (host ns since the last step's replay, replay ns) of the latest steps."""
+    """Kept while the engine runs. timeline: (host ns since the last step's replay, replay ns) of the latest steps.
+
+    recomputed_tokens: prefilled although they had been processed before; accepted: as of a request, over all.
+    """
 
     requests: int = 0
     finished: int = 0
     cancelled: int = 0
+    expired: int = 0
+    failed: int = 0
+    preemptions: int = 0
     steps: int = 0
     output_tokens: int = 0
     prefilled_tokens: int = 0
@@ -26,26 +34,36 @@ class Counters:
     recomputed_tokens: int = 0
     prefill_ns: int = 0
     accepted: dict[int, list[int]] = field(default_factory=dict)
+    step_seconds: Histogram = field(default_factory=Histogram)
+    queue_seconds: Histogram = field(default_factory=Histogram)
+    first_token_seconds: Histogram = field(default_factory=Histogram)
     timeline: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=TIMELINE))
 
     def finish(self, request: Request) -> None:
         """Add what a request that ends has to say."""
         self.finished += 1
         self.cancelled += request.finish_reason == "cancelled"
-        for drafts, counts in request.accepted.items():
-            mine = self.accepted.setdefault(drafts, [0] * len(counts))
-            self.accepted[drafts] = [a + b for a, b in zip(mine, counts, strict=True)]
+        self.expired += request.finish_reason == "deadline"
+        self.failed += request.finish_reason == "error"
 
 
 @dataclass(frozen=True)
 class Stats:
-    """A snapshot of an engine. acceptance: (accepted, proposed) per draft position; memory: bytes by role."""
+    """A snapshot of an engine.
+
+    finished: requests that ended, whatever the reason; cancelled, expired, failed: those of them that were cancelled,
+    late, or in an interrupted step. acceptance: (accepted, proposed) per draft position; memory: bytes by role;
+    recomputed_tokens: prefilled although they had been processed before; refused_files: checkpoint files not read.
+    """
 
     requests: int
     waiting: int
     active: int
     finished: int
     cancelled: int
+    expired: int
+    failed: int
+    preemptions: int
     steps: int
     output_tokens: int
     tokens_per_step: float
@@ -55,9 +73,15 @@ class Stats:
     recomputed_tokens: int
     checkpoints: int
     checkpoint_counts: CheckpointCounts
-    pages_in_use: int
-    pages: int
     graphs: int
+    pools: Pools
+    refused_files: int
+    step_seconds: Histogram
+    queue_seconds: Histogram
+    first_token_seconds: Histogram
+    canary_checked: int
+    canary_differed: int
+    acceptance_collapses: int
     memory: dict[str, int]
 
 

@@ -1,36 +1,28 @@
-"""Measure an engine: prefill, decode, the host's share, acceptance, and each launch against the read bandwidth."""
+"""Scenario decode: speed of prefill and decode, the host's share, acceptance, each launch against the bandwidth."""
 
 from __future__ import annotations
 
-import gc
 import math
 import resource
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from runtime.bandwidth import read_bandwidth
+from runtime.bench.common import TEXT, Progress, quiet
 from runtime.engine import Engine
 from runtime.errors import BadOption, BenchUnavailable
 from runtime.executor import Phase
 from runtime.graphs import HostGraph
+from runtime.observe.stats import percentile, tokens_per_step
 from runtime.plan import Plan
 from runtime.request import Request, acceptance
-from runtime.stats import percentile, tokens_per_step
 from runtime.traffic import Moved, Shape, step_launches, weight_bytes, working_set
 
 WARM_TOKENS = 24
 MIN_NEW_TOKENS = 16  # fewer have no median step
 PROFILE_REPEATS = 50
-TEXT = (
-    "A state space model keeps a state of fixed size and updates it with every token it reads. Attention keeps all "
-    "tokens and looks at them again. Hybrid models mix both: most layers fold the past into a state, a few look back. "
-    "To decode fast, a small module drafts the next tokens and the model verifies them in one pass; what it rejects "
-    "must leave no trace, so the state is written only once a token is known to count. "
-)
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -116,16 +108,12 @@ def _measure(engine: Engine, options: BenchOptions, prompts: Sequence[list[int]]
     counters.timeline.clear()
     prefill_before = counters.prefill_ns
     requests: dict[int, Request] = {}
-    gc.collect()
-    gc.disable()
-    begun = time.perf_counter()
-    try:
+    with quiet():
+        begun = time.perf_counter()
         for emitted in _run(engine, options, prompts, options.new_tokens):
             for request, _ in emitted:
                 requests[request.id] = request
-    finally:
-        gc.enable()
-    ended = time.perf_counter()
+        ended = time.perf_counter()
     done = list(requests.values())
     first = max(_first_token(request) for request in done)
     accepted = _merged(done)
@@ -222,13 +210,13 @@ def _live_profile(engine: Engine, shape: Shape, graph: HostGraph) -> list[float]
     """Microseconds of each launch over live slots in the middle of their answers."""
     prompt = engine.tokenizer.encode(TEXT * (shape.context // len(TEXT) + 1))[: shape.context]
     requests = [engine.submit(prompt, max_new_tokens=1 << 20, stop_at_eos=False) for _ in range(shape.slots)]
-    while engine.scheduler.waiting or engine.scheduler.seats.prefilling:
+    while engine.scheduler.queue or engine.scheduler.seats.prefilling:
         engine.step()
     room = engine.package.plan.limits.max_context - shape.context - shape.slots * (shape.verify_drafts + 1)
     per_replay = shape.verify_drafts + 1
     repeats = min(PROFILE_REPEATS, max(1, room // (2 * per_replay)))
     for seat in engine.scheduler.seats.decoding:
-        engine.scheduler.make_room(seat, shape.context + (2 * repeats + 2) * per_replay + shape.next_drafts)
+        engine.scheduler.admission.make_room(seat, shape.context + (2 * repeats + 2) * per_replay + shape.next_drafts)
     times = [1e6 * seconds for _, seconds in graph.profile(repeats)]
     for request in requests:
         engine.cancel(request)

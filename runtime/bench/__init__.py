@@ -1,0 +1,23 @@
+"""`python -m runtime bench`: one module per scenario, and `tables` for people to read what they found.
+
+A scenario returns JSON-ready figures. One that makes promises has `checks` among them: what was promised, and whether
+it holds.
+"""
+
+from runtime.bench.chat import ChatOptions, run_chat
+from runtime.bench.common import Model
+from runtime.bench.cost import CostOptions, run_cost
+from runtime.bench.decode import BenchOptions, run_bench
+from runtime.bench.load import LoadOptions, run_load
+
+__all__ = [
+    "BenchOptions",
+    "ChatOptions",
+    "CostOptions",
+    "LoadOptions",
+    "Model",
+    "run_bench",
+    "run_chat",
+    "run_cost",
+    "run_load",
+]

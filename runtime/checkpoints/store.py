@@ -1,0 +1,32 @@
+"""`engine.checkpoints`: save what is kept to a file, and load it again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from runtime.checkpoints.archive import ArchiveReport, load_archive, save_archive
+from runtime.checkpoints.tiers import Tiers
+
+
+class Store:
+    """The published checkpoints of an engine as files."""
+
+    def __init__(self, tiers: Tiers) -> None:
+        self._tiers = tiers
+
+    def save(self, path: str | Path) -> ArchiveReport:
+        """Write all published checkpoints to one file, whole or not at all. Raises CheckpointNotWritten."""
+        return save_archive(Path(path), self._tiers.images(), self._tiers.device.layout)
+
+    def load(self, path: str | Path) -> int:
+        """Publish the checkpoints of a file, as many as have room, the deepest first. Returns how many are there now.
+
+        The file is verified whole before anything is published. Raises CheckpointFileDamaged, CheckpointFileForeign or
+        CheckpointFileFormat, naming it.
+        """
+        images = load_archive(Path(path), self._tiers.device.layout)
+        return sum(self._tiers.adopt(image) is not None for image in images)
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Wait until the checkpoint directory has all that was handed to it; False if that took too long."""
+        return self._tiers.flush(timeout)

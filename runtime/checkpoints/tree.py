@@ -1,0 +1,142 @@
+"""A radix tree over tokens: the text that was processed, with a checkpoint at some of its nodes."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+Tokens = array  # of int32
+
+
+class Node:
+    """The text from the root to `end` tokens. edge: its tokens beyond the parent; used: clock of the last visit."""
+
+    __slots__ = ("checkpoint", "children", "edge", "end", "parent", "used")
+
+    def __init__(self, parent: Node | None, edge: Tokens, end: int, used: int = 0) -> None:
+        self.parent, self.edge, self.end, self.used = parent, edge, end, used
+        self.children: dict[int, Node] = {}
+        self.checkpoint: Any = None
+
+    def above(self) -> Iterator[Node]:
+        """The nodes from this one's parent up to the root."""
+        node = self.parent
+        while node is not None:
+            yield node
+            node = node.parent
+
+
+class Match:
+    """How far tokens follow known text. length: tokens; nodes: those passed, the root left out, shallow first.
+
+    diverges: known text goes on beyond `length`, and the tokens go on otherwise.
+    """
+
+    __slots__ = ("diverges", "length", "nodes")
+
+    def __init__(self, length: int, nodes: list[Node], diverges: bool) -> None:
+        self.length, self.nodes, self.diverges = length, nodes, diverges
+
+
+class RadixTree:
+    """Known text. capacity: tokens on edges; beyond it, text without checkpoints is forgotten, the oldest first.
+
+    What was just learned stays, and whatever leads to a checkpoint: those alone may exceed the capacity.
+    """
+
+    def __init__(self, capacity: int = 1 << 21) -> None:
+        self.root = Node(None, array("i"), 0)
+        self.capacity, self.size, self.clock = capacity, 0, 0
+
+    def __iter__(self) -> Iterator[Node]:
+        """Every node but the root, parents first."""
+        pending = list(self.root.children.values())
+        while pending:
+            node = pending.pop()
+            yield node
+            pending += node.children.values()
+
+    def match(self, tokens: Sequence[int]) -> Match:
+        """Follow tokens as far as the text is known."""
+        text = array("i", tokens)
+        node, common, nodes = self._descend(text)
+        on_edge = common < node.end
+        passed = nodes if not on_edge else nodes[:-1]
+        diverges = common < len(text) and (on_edge or bool(node.children))
+        return Match(common, passed, diverges)
+
+    def learn(self, tokens: Sequence[int]) -> None:
+        """Remember tokens as processed. A leaf without a checkpoint grows; no node is made on the way."""
+        text = array("i", tokens)
+        node, common, _ = self._descend(text)
+        rest = text[common:]
+        if not rest:
+            return
+        if common < node.end:
+            node = self._split(node, common)
+        if node.children or node.checkpoint is not None or node is self.root:
+            parent, node = node, Node(node, rest, len(text), self.clock)
+            parent.children[rest[0]] = node
+        else:
+            node.edge, node.end = node.edge + rest, len(text)
+        self.size += len(rest)
+        if self.size > self.capacity:
+            self._forget(self.capacity * 3 // 4, kept=node)
+
+    def node_at(self, tokens: Sequence[int]) -> Node:
+        """The node of exactly these tokens, made if need be."""
+        self.learn(tokens)
+        node, common, _ = self._descend(array("i", tokens))
+        return self._split(node, common) if common < node.end else node
+
+    def _descend(self, text: Tokens) -> tuple[Node, int, list[Node]]:
+        """The last node entered, the tokens that agree, every node entered."""
+        self.clock += 1
+        node, common, nodes = self.root, 0, []
+        while common < len(text):
+            child = node.children.get(text[common])
+            if child is None:
+                break
+            node = child
+            node.used = self.clock
+            nodes.append(node)
+            agreed = _common(node.edge, text, common)
+            common += agreed
+            if agreed < len(node.edge):
+                break
+        return node, common, nodes
+
+    def _split(self, node: Node, position: int) -> Node:
+        """Cut the edge of a node; the new one at `position` becomes its parent. Checkpoints stay where they are."""
+        parent, at = node.parent, position - (node.end - len(node.edge))
+        assert parent is not None and 0 < at < len(node.edge)
+        middle = Node(parent, node.edge[:at], position, node.used)
+        middle.children[node.edge[at]] = node
+        parent.children[node.edge[0]] = middle
+        node.parent, node.edge = middle, node.edge[at:]
+        return middle
+
+    def _forget(self, wanted: int, kept: Node) -> None:
+        """Drop leaves without checkpoints but `kept`, the least recently used first, until `wanted` tokens are left."""
+        while self.size > wanted:
+            leaves = [node for node in self if not (node.children or node.checkpoint is not None or node is kept)]
+            if not leaves:
+                return
+            for node in sorted(leaves, key=lambda leaf: leaf.used):
+                assert node.parent is not None
+                del node.parent.children[node.edge[0]]
+                self.size -= len(node.edge)
+                if self.size <= wanted:
+                    return
+
+
+def _common(edge: Tokens, text: Tokens, start: int) -> int:
+    """How many tokens of an edge agree with text[start:]."""
+    size = min(len(edge), len(text) - start)
+    if edge[:size] == text[start : start + size]:
+        return size
+    a, b = np.frombuffer(edge, np.int32)[:size], np.frombuffer(text, np.int32)[start : start + size]
+    return int(np.argmax(a != b))

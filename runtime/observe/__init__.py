@@ -1,0 +1,1 @@
+"""What an engine knows of itself: statistics, metrics, the canary that checks graphs, the watch over acceptance."""

@@ -1,0 +1,635 @@
+"""The asyncio front: the tokens of the engine, an event loop that never waits for a step, and ends that hang nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import itertools
+import subprocess
+import sys
+import time
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+from statistics import median
+
+import pytest
+from safetensors.torch import save_file
+
+from runtime import errors
+from runtime.engine import Engine
+from runtime.front import AsyncFront
+from tests.cpu.engine.toys import Ask, drain, draw_ask
+
+PROMPT = tuple(b"pack my box with five dozen")
+LONG = Ask(PROMPT, 90)
+PATIENCE = 60  # seconds until a test that hangs gives up
+
+
+def run(coroutine):
+    return asyncio.run(asyncio.wait_for(coroutine, PATIENCE))
+
+
+def options(ask: Ask) -> dict:
+    return {
+        "max_new_tokens": ask.max_new_tokens,
+        "temperature": ask.temperature,
+        "seed": ask.seed,
+        "stop_tokens": ask.stop_tokens,
+    }
+
+
+async def answer(front: AsyncFront, ask: Ask) -> list[int]:
+    """Tokens of a stream; its text must be that of the finished request."""
+    request = await front.submit(list(ask.prompt), **options(ask))
+    pieces = [piece async for piece in front.stream(request)]
+    assert "".join(piece.text for piece in pieces) == await front.run(lambda engine: engine.result(request).text)
+    return [token for piece in pieces for token in piece.tokens]
+
+
+async def outcome(stream) -> tuple[list[int], BaseException | None]:
+    """Tokens that came, and what ended them if it was an error."""
+    tokens = []
+    try:
+        async for piece in stream:
+            tokens += piece.tokens
+    except Exception as error:
+        return tokens, error
+    return tokens, None
+
+
+@contextlib.contextmanager
+def slow_steps(engine: Engine, seconds: float):
+    """Every step sleeps, and so lets other threads run as a long kernel does."""
+    step = engine.scheduler.step
+
+    def slow():
+        time.sleep(seconds)
+        return step()
+
+    engine.scheduler.step = slow
+    yield
+    engine.scheduler.step = step
+
+
+async def until(condition) -> None:
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+async def settle(front: AsyncFront) -> None:
+    """Until nothing waits or runs."""
+    while await front.run(lambda engine: engine.busy):
+        await asyncio.sleep(0.001)
+
+
+# Tokens
+
+
+def test_many_streams_give_the_answers_of_the_engine_alone(package, weights, oracle):
+    rng = Random(3)
+    asks = [draw_ask(rng) for _ in range(16)]
+
+    async def main():
+        with Engine(package, weights, drafts=3) as engine:
+            async with AsyncFront(engine) as front:
+                return await asyncio.gather(*(answer(front, ask) for ask in asks))
+
+    assert run(main()) == [oracle(ask)[0] for ask in asks]
+
+
+def test_hundreds_of_requests_pass_through_four_slots(package, weights, oracle):
+    kinds = [draw_ask(Random(seed), longest=12) for seed in range(10)]
+    asks = [kinds[i % 10] for i in range(500)]
+
+    async def main():
+        with Engine(package, weights, drafts=2) as engine:
+            async with AsyncFront(engine) as front:
+                answers = await asyncio.gather(*(answer(front, ask) for ask in asks))
+                return answers, await front.run(lambda engine: engine.stats())
+
+    answers, stats = run(main())
+    assert answers == [oracle(ask)[0] for ask in asks]
+    assert (stats.finished, stats.waiting, stats.active) == (500, 0, 0)
+
+
+def test_the_engine_streams_to_coroutines_itself(package, weights, oracle):
+    async def main(engine):
+        pieces = [piece async for piece in engine.astream(list(PROMPT), max_new_tokens=9)]
+        assert AsyncFront.of(engine) is AsyncFront.of(engine)
+        with pytest.raises(errors.EngineInUse):
+            AsyncFront(engine)
+        return [token for piece in pieces for token in piece.tokens]
+
+    with Engine(package, weights) as engine:
+        assert run(main(engine)) == run(main(engine)) == oracle(Ask(PROMPT, 9))[0]
+        front = AsyncFront.of(engine)
+    assert front.closed
+    with pytest.raises(errors.EngineClosed):
+        engine.astream([1])
+
+
+def test_requests_that_were_there_before_run_on_and_can_be_streamed(package, weights, oracle):
+    async def main(engine, request):
+        async with AsyncFront(engine) as front:
+            await until(lambda: request.finished)
+            return [piece.tokens async for piece in front.stream(request)]
+
+    with Engine(package, weights) as engine:
+        request = LONG.submit(engine)
+        engine.step()
+        pieces = run(main(engine, request))
+        assert [list(tokens) for tokens in pieces] == [oracle(LONG)[0]], "what is there already is one piece"
+
+
+def test_fronts_of_several_engines_share_a_loop(package, weights, oracle):
+    asks = [Ask(PROMPT[: 5 + i], 10, temperature=1.0, seed=i) for i in range(3)]
+
+    async def main():
+        with contextlib.ExitStack() as stack:
+            engines = [stack.enter_context(Engine(package, weights, drafts=i)) for i in range(3)]
+            async with contextlib.AsyncExitStack() as fronts:
+                own = [await fronts.enter_async_context(AsyncFront(engine)) for engine in engines]
+                return await asyncio.gather(*(answer(front, ask) for front in own for ask in asks))
+
+    assert run(main()) == [oracle(ask)[0] for ask in asks] * 3
+
+
+def test_loops_of_several_threads_share_a_front(package, weights, oracle):
+    asks = [Ask(PROMPT[: 5 + i], 20, temperature=1.0, seed=i) for i in range(6)]
+
+    async def two(front, i):
+        return await asyncio.gather(answer(front, asks[2 * i]), answer(front, asks[2 * i + 1]))
+
+    with Engine(package, weights) as engine, ThreadPoolExecutor(3) as threads:
+        front = AsyncFront(engine)
+        pairs = list(threads.map(lambda i: run(two(front, i)), range(3)))
+        front.shutdown()
+    assert [tokens for pair in pairs for tokens in pair] == [oracle(ask)[0] for ask in asks]
+
+
+def test_a_request_that_is_rewound_is_streamed_from_there(package, weights, oracle):
+    """The same seed draws the same tokens again: what had been shown, and then the whole answer."""
+
+    async def main(engine):
+        async with AsyncFront(engine) as front:
+            with slow_steps(engine, 0.01):
+                request = await front.submit(list(PROMPT), max_new_tokens=LONG.max_new_tokens)
+                stream, tokens = front.stream(request), []
+                while len(tokens) < 10:
+                    tokens += (await anext(stream)).tokens
+                await front.run(lambda engine: engine.rewind(request, len(PROMPT)))
+            rest, error = await outcome(stream)
+            assert error is None
+            return tokens + rest
+
+    with Engine(package, weights, drafts=2) as engine:
+        tokens, whole = run(main(engine)), oracle(LONG)[0]
+    shown = len(tokens) - len(whole)
+    assert shown >= 10 and tokens == whole[:shown] + whole
+
+
+# The event loop
+
+
+async def gaps_of_a_ticker(work) -> list[float]:
+    """Seconds between the ticks of a coroutine that sleeps a millisecond at a time, while `work` is awaited."""
+    ticks = [time.perf_counter()]
+
+    async def tick():
+        while True:
+            await asyncio.sleep(0.001)
+            ticks.append(time.perf_counter())
+
+    ticker = asyncio.ensure_future(tick())
+    try:
+        await work
+    finally:
+        ticker.cancel()
+    return [after - before for before, after in itertools.pairwise(ticks)]
+
+
+def test_the_loop_ticks_while_a_step_runs(package, weights):
+    async def main(engine):
+        async with AsyncFront(engine) as front:
+            with slow_steps(engine, 0.4):
+                return await gaps_of_a_ticker(answer(front, Ask(PROMPT, 2)))
+
+    with Engine(package, weights, drafts=0) as engine:
+        drain_once(engine)
+        gaps = run(main(engine))
+    assert len(gaps) > 100 and max(gaps) < 0.3
+
+
+def test_the_loop_ticks_through_a_run_of_prefills(package, weights):
+    rng = Random(8)
+    asks = [Ask(tuple(rng.randrange(256) for _ in range(110)), 1) for _ in range(60)]
+
+    async def work(front):
+        for _ in range(5):
+            await asyncio.gather(*(answer(front, ask) for ask in asks))
+
+    async def main(engine):
+        async with AsyncFront(engine) as front:
+            begun = time.perf_counter()
+            return await gaps_of_a_ticker(work(front)), time.perf_counter() - begun
+
+    with Engine(package, weights, prefill_chunk=16, checkpoints=False) as engine:
+        drain_once(engine)
+        gaps, seconds = run(main(engine))
+    print(f"{seconds:.3f} s, {len(gaps)} ticks, the largest gap {1000 * max(gaps):.1f} ms")
+    assert median(gaps) < 0.02 and max(gaps) < max(0.5, seconds / 3)
+
+
+def drain_once(engine: Engine) -> None:
+    """Record and compile what a test runs, so that it is not what the test measures."""
+    Ask(PROMPT, 6).submit(engine)
+    drain(engine)
+
+
+def test_a_slow_consumer_stalls_nobody_and_gets_what_came_as_one_piece(package, weights, oracle):
+    async def main(engine):
+        async with AsyncFront(engine) as front:
+            slow = front.stream(list(PROMPT), max_new_tokens=90)
+            with slow_steps(engine, 0.01):
+                first = await anext(slow)
+            assert await answer(front, Ask(PROMPT[:9], 20)) == oracle(Ask(PROMPT[:9], 20))[0]
+            await settle(front)
+            rest = [piece async for piece in slow]
+            assert len(rest) == 1
+            return [*first.tokens, *rest[0].tokens]
+
+    with Engine(package, weights) as engine:
+        assert run(main(engine)) == oracle(LONG)[0]
+
+
+# Leaving
+
+
+async def left_by_close(stream):
+    await anext(stream)
+    await stream.aclose()
+
+
+async def left_by_break(stream):
+    async for _ in stream:
+        break
+
+
+async def left_by_timeout(stream):
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            async for _ in stream:
+                pass
+
+
+async def left_by_cancellation(stream):
+    async def consume():
+        async for _ in stream:
+            pass
+
+    task = asyncio.ensure_future(consume())
+    await asyncio.sleep(0.2)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("leave", [left_by_close, left_by_break, left_by_timeout, left_by_cancellation])
+def test_leaving_a_stream_cancels_its_request_and_no_other(package, weights, oracle, leave):
+    async def main(engine):
+        async with AsyncFront(engine) as front:
+            with slow_steps(engine, 0.02):
+                request = await front.submit(list(PROMPT), max_new_tokens=90)
+                other = asyncio.ensure_future(answer(front, Ask(PROMPT[:7], 12)))
+                await leave(front.stream(request))
+                await until(lambda: request.finished)
+            assert request.finish_reason == "cancelled"
+            assert await other == oracle(Ask(PROMPT[:7], 12))[0]
+            assert await answer(front, LONG) == oracle(LONG)[0]
+
+    with Engine(package, weights, drafts=0) as engine:
+        run(main(engine))
+
+
+@pytest.mark.parametrize("when", [0.0, 0.05, 0.15])
+def test_a_call_that_is_cancelled_leaves_no_request(package, weights, when):
+    """Before it reaches the engine, and while the answer is on its way back."""
+
+    async def main(engine):
+        async with AsyncFront(engine) as front:
+            with slow_steps(engine, 0.1):
+                running = await front.submit(list(PROMPT), max_new_tokens=40)
+                calls = [asyncio.ensure_future(front.submit(list(PROMPT))), asyncio.ensure_future(consume(front))]
+                await asyncio.sleep(when)
+                for call in calls:
+                    call.cancel()
+                results = await asyncio.gather(*calls, return_exceptions=True)
+            returned = sum(not isinstance(result, asyncio.CancelledError) for result in results)
+            await settle(front)
+            stats = await front.run(lambda engine: engine.stats())
+            assert running.finish_reason != "cancelled"
+            assert stats.requests == stats.finished == 1 + returned + stats.cancelled
+
+    async def consume(front):
+        async for _ in front.stream(list(PROMPT)):
+            pass
+
+    with Engine(package, weights) as engine:
+        run(main(engine))
+
+
+def test_a_result_that_nobody_took_is_cancelled(package, weights):
+    """The command has run, its answer has arrived in the loop, and only then the caller is cancelled."""
+
+    async def main(engine):
+        async with AsyncFront(engine) as front:
+            call = asyncio.ensure_future(front.submit(list(PROMPT)))
+            await asyncio.sleep(0)
+            while not engine.scheduler.counters.requests:
+                time.sleep(0.001)  # not a turn of the loop
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            await settle(front)
+            assert (await front.run(lambda engine: engine.stats())).cancelled == 1
+
+    with Engine(package, weights) as engine:
+        run(main(engine))
+
+
+def test_a_request_that_is_cancelled_ends_its_streams(package, weights):
+    async def main(engine):
+        async with AsyncFront(engine) as front:
+            with slow_steps(engine, 0.02):
+                request = await front.submit("€" * 12, max_new_tokens=60)
+                streams = [front.stream(request), front.stream(request)]
+                first = await asyncio.gather(*(anext(stream) for stream in streams))
+                await front.cancel(request)
+                rest = [[piece async for piece in stream] for stream in streams]
+            for piece, pieces in zip(first, rest, strict=True):
+                tokens = [token for part in (piece, *pieces) for token in part.tokens]
+                assert tokens == request.output and request.finish_reason == "cancelled"
+                text = await front.run(lambda engine: engine.result(request).text)
+                assert "".join(part.text for part in (piece, *pieces)) == text
+            assert await outcome(front.stream(request)) == (request.output, None)
+
+    with Engine(package, weights, drafts=0) as engine:
+        run(main(engine))
+
+
+def test_a_deadline_ends_a_stream_whether_it_runs_or_waits(package, weights, oracle):
+    async def main(engine):
+        async with AsyncFront(engine) as front:
+            with slow_steps(engine, 0.02):
+                requests = [await front.submit(list(PROMPT), max_new_tokens=90, deadline=0.3) for _ in range(2)]
+                return requests, await asyncio.gather(*(outcome(front.stream(request)) for request in requests))
+
+    with Engine(package, weights, slots=1, drafts=0) as engine:
+        requests, ends = run(main(engine))
+    whole = oracle(LONG)[0]
+    assert [request.finish_reason for request in requests] == ["deadline", "deadline"]
+    assert ends == [(whole[: len(ends[0][0])], None), ([], None)]
+
+
+def test_a_loop_that_was_closed_costs_its_requests_only(package, weights, oracle):
+    with Engine(package, weights, drafts=0) as engine:
+        front = AsyncFront(engine)
+        loop = asyncio.new_event_loop()
+        with slow_steps(engine, 0.02):
+            stream = front.stream(list(PROMPT), max_new_tokens=90)
+            loop.run_until_complete(anext(stream))
+            loop.close()
+            assert run(answer(front, Ask(PROMPT[:9], 20))) == oracle(Ask(PROMPT[:9], 20))[0]
+        run(settle(front))
+        front.shutdown()
+        assert engine.stats().cancelled == 1 and not engine.busy
+
+
+# Refusals
+
+
+def test_a_full_queue_is_told_to_who_submits(package, weights, oracle):
+    ask = Ask(PROMPT, 12)
+
+    async def main(engine):
+        async with AsyncFront(engine) as front:
+            with slow_steps(engine, 0.02):
+                calls = (front.submit(list(PROMPT), **options(ask)) for _ in range(9))
+                results = await asyncio.gather(*calls, return_exceptions=True)
+                streams = await asyncio.gather(*(outcome(front.stream(list(PROMPT), **options(ask))) for _ in range(9)))
+                assert any(isinstance(error, errors.QueueFull) for _, error in streams)
+            requests = [result for result in results if not isinstance(result, errors.QueueFull)]
+            assert 2 <= len(requests) < 9
+            for request in requests:
+                pieces = [piece async for piece in front.stream(request)]
+                assert [token for piece in pieces for token in piece.tokens] == oracle(ask)[0]
+            return await answer(front, ask)
+
+    with Engine(package, weights, slots=1, max_queue=2, drafts=7) as engine:
+        assert run(main(engine)) == oracle(ask)[0]
+
+
+def test_mistakes_are_told_to_who_makes_them(package, weights):
+    async def main(engine, foreign):
+        async with AsyncFront(engine) as front:
+            for call, error in (
+                (front.submit([]), errors.PromptEmpty),
+                (front.submit([1], temperature=-1), errors.BadOption),
+                (front.submit([1], colour="red"), TypeError),
+                (front.cancel(foreign), errors.ForeignRequest),
+                (anext(front.stream(foreign)), errors.ForeignRequest),
+                (anext(front.stream(foreign, seed=1)), errors.BadOption),
+                (front.run(lambda engine: 1 // 0), ZeroDivisionError),
+                (front.run(lambda engine: next(iter(()))), RuntimeError),
+            ):
+                with pytest.raises(error):
+                    await call
+            assert await front.run(lambda engine: 7) == 7 and not engine.busy
+
+    with Engine(package, weights) as engine, Engine(package, weights) as other:
+        run(main(engine, other.submit([1])))
+
+
+def test_nobody_else_may_call_an_engine_that_has_a_front(package, weights, oracle):
+    async def main(engine):
+        front = AsyncFront(engine)
+        with slow_steps(engine, 0.01):
+            running = asyncio.ensure_future(answer(front, LONG))
+            await until(lambda: engine.busy)
+            check_refused(engine)
+        assert await front.run(lambda engine: engine.set_drafts(1)) is None
+        with pytest.raises(errors.EngineInUse):
+            await front.run(AsyncFront)
+        assert await running == oracle(LONG)[0]
+        await front.close()
+        await front.close()
+        assert front.closed
+
+    def check_refused(engine):
+        for call in (
+            engine.step,
+            lambda: engine.submit([1]),
+            lambda: engine.generate([1]),
+            lambda: engine.generate_batch([[1], [2]]),
+            lambda: next(engine.stream([1])),
+            lambda: engine.set_drafts(1),
+            lambda: AsyncFront(engine),
+        ):
+            with pytest.raises(errors.EngineInUse, match="close it first"):
+                call()
+
+    with Engine(package, weights) as engine:
+        run(main(engine))
+        assert list(engine.generate(list(PROMPT), max_new_tokens=9).tokens) == oracle(Ask(PROMPT, 9))[0]
+        run(main(engine))
+
+
+# Steps that raise
+
+
+def test_an_error_of_a_step_ends_those_it_ran_and_the_front_goes_on(package, weights, oracle):
+    asks = [Ask(PROMPT[: 6 + i], 25, temperature=1.0, seed=i) for i in range(6)]
+
+    async def main(engine):
+        executor = engine.scheduler.executor
+        replay, replays = executor.replay, itertools.count()
+
+        def lying(graph):
+            replay(graph)
+            if next(replays) == 12:
+                for slot in range(4):
+                    executor.views["num_accepted"][slot] = 99
+
+        executor.replay = lying
+        async with AsyncFront(engine) as front:
+            requests = [await front.submit(list(ask.prompt), **options(ask)) for ask in asks]
+            results = await asyncio.gather(*(outcome(front.stream(request)) for request in requests))
+            dropped = [request for request in requests if request.finish_reason == "error"]
+            for request in dropped:  # also who asks later is told
+                assert isinstance((await outcome(front.stream(request)))[1], errors.StepCorrupt)
+            return results, len(dropped)
+
+    with Engine(package, weights, drafts=2, slots=2) as engine:
+        results, dropped = run(main(engine))
+    assert 1 <= dropped <= 2
+    for ask, (tokens, error) in zip(asks, results, strict=True):
+        assert isinstance(error, errors.StepCorrupt) or (error is None and tokens == oracle(ask)[0])
+        assert tokens == oracle(ask)[0][: len(tokens)]
+    assert sum(error is not None for _, error in results) == dropped
+
+
+def test_an_error_before_anybody_is_seated_ends_all_instead_of_coming_again(package, weights, oracle, monkeypatch):
+    async def main(engine):
+        async with AsyncFront(engine) as front:
+            with monkeypatch.context() as patch:
+                patch.setattr(engine.scheduler, "step", lambda: 1 // 0)
+                results = await asyncio.gather(*(outcome(front.stream([1, 2, i])) for i in range(9)))
+            assert all(isinstance(error, ZeroDivisionError) for _, error in results)
+            return await answer(front, LONG)
+
+    with Engine(package, weights) as engine:
+        assert run(main(engine)) == oracle(LONG)[0]
+
+
+# Closing
+
+
+async def closed_by_front(front, engine):
+    await front.close()
+
+
+async def closed_by_command(front, engine):
+    await front.run(lambda engine: engine.close())
+
+
+async def closed_by_engine(front, engine):
+    await asyncio.to_thread(engine.close)
+
+
+async def closed_by_shutdown(front, engine):
+    front.shutdown()
+
+
+@pytest.mark.parametrize("close", [closed_by_front, closed_by_command, closed_by_engine, closed_by_shutdown])
+@pytest.mark.parametrize("own", [False, True])
+def test_closing_ends_every_stream_with_an_error(package, weights, oracle, close, own):
+    async def main(engine):
+        front = AsyncFront.of(engine) if own else AsyncFront(engine)
+        with slow_steps(engine, 0.02):
+            streams = [front.stream(list(PROMPT[: 3 + i]), max_new_tokens=90) for i in range(7)]
+            calls = [asyncio.ensure_future(outcome(stream)) for stream in streams]
+            await until(lambda: engine.scheduler.counters.output_tokens)
+            late = asyncio.ensure_future(front.submit([1]))
+            await close(front, engine)
+            results = await asyncio.gather(*calls)
+        assert all(isinstance(error, errors.EngineClosed) for _, error in results)
+        assert any(tokens for tokens, _ in results)
+        with contextlib.suppress(errors.EngineClosed):
+            assert (await late).finish_reason == "cancelled"
+        await until(lambda: front.closed)
+        for call in (front.submit([1]), front.run(lambda engine: 1), anext(front.stream([1]))):
+            with pytest.raises(errors.EngineClosed):
+                await call
+        await front.close()
+
+    with Engine(package, weights, drafts=0) as engine:
+        run(main(engine))
+        assert not engine.busy
+        if not engine._closed:
+            assert list(engine.generate(list(PROMPT), max_new_tokens=9).tokens) == oracle(Ask(PROMPT, 9))[0]
+
+
+def test_a_front_that_nobody_holds_ends_its_thread(package, weights):
+    engine = Engine(package, weights)
+    for busy in (False, True):
+        front = AsyncFront(engine)
+        if busy:
+            engine.scheduler.step = lambda: time.sleep(0.01) or []  # for ever
+            run(front.submit([1]))
+        thread = front._thread
+        del front
+        gc.collect()
+        thread.join(PATIENCE)
+        assert not thread.is_alive() and engine._owner is None and not engine.busy
+
+
+def test_an_engine_and_its_own_front_can_be_collected(package, weights):
+    async def first(engine):
+        await anext(engine.astream([1], max_new_tokens=3))
+
+    engine = Engine(package, weights)
+    run(first(engine))
+    thread, gone = AsyncFront.of(engine)._thread, weakref.ref(engine)
+    del engine
+    deadline = time.perf_counter() + PATIENCE
+    while (gone() is not None or thread.is_alive()) and time.perf_counter() < deadline:
+        gc.collect()
+        time.sleep(0.01)
+    assert gone() is None and not thread.is_alive()
+
+
+EXIT = """
+import asyncio, sys
+from runtime.engine import Engine
+from runtime.front import AsyncFront
+
+async def begin():
+    return [await front.submit([i], max_new_tokens=100) for i in range(200)]
+
+engine = Engine(sys.argv[1], sys.argv[2])
+front = AsyncFront(engine)
+requests = asyncio.run(begin())
+print("running", not requests[-1].finished)
+"""
+
+
+@pytest.mark.parametrize("end", ["pass", "engine.close()"])
+def test_the_interpreter_exits_while_a_front_runs(package, weights, tmp_path, end):
+    save_file({name: tensor.contiguous() for name, tensor in weights.items()}, tmp_path / "w.safetensors")
+    root = Path(__file__).resolve().parents[3]
+    command = [sys.executable, "-c", EXIT + end, str(package.path), str(tmp_path / "w.safetensors")]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "running True\n", "")

@@ -1,0 +1,189 @@
+"""The scenarios of `python -m runtime bench`, small: what they check holds, whatever the clock says."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import typer
+from safetensors.torch import save_file
+from typer.testing import CliRunner
+
+import runtime.cli
+from runtime.bench import ChatOptions, CostOptions, LoadOptions, Model, run_chat, run_cost, run_load
+from runtime.bench.load import leaks
+from runtime.bench.tables import show
+from runtime.checkpoints.image import image_layout
+from runtime.errors import BadOption, BenchUnavailable
+
+CHAT = ChatOptions(
+    rounds=2, conversations=3, turns=3, system_tokens=21, turn_tokens=(8, 12), answer_tokens=(6, 12), seed=3
+)
+LOAD = LoadOptions(
+    requests=30, budgets=(None, 12), rounds=2, gap=1.5, prompt_tokens=(1, 40), answer_tokens=(4, 20), head_tokens=12,
+    cancelled=0.3, urgent=0.3, deadlines=4,
+)  # fmt: skip
+COST = CostOptions(steps=40, contexts=(16,), resumes=3, batches=2, prompts=(20, 61))
+
+
+def silent(_: str) -> None:
+    """No progress notes."""
+
+
+@pytest.fixture(scope="module")
+def model(package, weights):
+    return Model(package, weights, drafts=3)
+
+
+@pytest.fixture(scope="module")
+def chat(model):
+    return run_chat(model, CHAT, silent)
+
+
+@pytest.fixture(scope="module")
+def load(model):
+    return run_load(model, LOAD, silent)
+
+
+@pytest.fixture(scope="module")
+def cost(model):
+    return run_cost(model, COST, silent)
+
+
+def untimed(checks: dict[str, bool]) -> dict[str, bool]:
+    """Those that do not depend on the machine."""
+    return {
+        name: holds for name, holds in checks.items() if " x " not in name and " ms" not in name and "%" not in name
+    }
+
+
+def test_chat_keeps_its_promises(chat):
+    checks = untimed(chat["checks"])
+    assert len(checks) == 6 and all(checks.values()), checks
+
+
+def test_a_turn_resumes_where_the_one_before_ended(chat):
+    assert len(chat["turns"]) == CHAT.conversations * CHAT.turns
+    for conversation in range(1, CHAT.conversations + 1):
+        turns = [turn for turn in chat["turns"] if turn["conversation"] == conversation]
+        for before, turn in pairwise(turns):
+            assert before["prompt_tokens"] + CHAT.answer_tokens[0] - 1 <= turn["restored"] == turn["found"]
+            assert turn["restored"] + turn["prefilled"] == turn["prompt_tokens"] and not turn["recomputed"]
+    third = next(turn for turn in chat["turns"] if (turn["conversation"], turn["turn"]) == (3, 1))
+    assert third["restored"] == CHAT.system_tokens
+
+
+def test_chat_holds_what_it_says(chat, package):
+    pool, kept = chat["pool"], chat["kept"]["asked"]
+    assert pool["rows"] == package.plan.limits.checkpoint_slots
+    assert kept["written"] == 2 * CHAT.conversations * CHAT.turns + 1  # prompt and answer ends, one junction
+    for held in kept["by_turn"]:
+        assert held["bytes"] == held["rows"] * pool["row_bytes"] + held["pages"] * pool["page_bytes"]
+        assert held["exclusive_bytes"] <= held["bytes"] <= pool["bytes"]
+
+
+def test_chat_sees_a_lost_checkpoint(model, monkeypatch):
+    monkeypatch.setattr("runtime.emission.Emitter.finish", lambda *_: None)
+    checks = run_chat(model, CHAT, silent)["checks"]
+    assert not checks["for every later turn that is the end of the answer before it"]
+    assert checks["every turn resumes at the longest checkpoint and prefills what is left, nothing else"]
+    assert checks["answers are those of a cold engine"]
+
+
+def test_load_keeps_its_promises(load):
+    checks = untimed(load["checks"])
+    assert len(checks) == 2 and all(checks.values()), load["wrong"] + load["leaks"]
+    assert set(load["budgets"]) == {"None", "12"}
+    for row in load["budgets"].values():
+        assert sum(row["finished"].values()) == LOAD.requests and row["finished"]["cancelled"]
+        assert row["steps_with_prefill"] + row["steps_that_only_decode"] <= row["steps"]
+        assert 0 < row["queue_ms"]["p50"] <= row["first_token_ms"]["max"] and row["prefilled_tokens"]
+
+
+def test_load_sees_what_leaks(model):
+    with model.engine() as engine:
+        assert not list(leaks(engine))
+        engine.scheduler.cache.pages.take()
+        assert list(leaks(engine)) == ["a page", "a checkpoint that was given up"]
+    with model.engine() as engine:
+        engine.scheduler.cache.reserve()
+        assert list(leaks(engine)) == ["a checkpoint row", "a checkpoint that was given up"]
+
+
+def test_cost_counts_the_bytes_of_a_checkpoint(cost, package):
+    row = cost["emission"]["16"]
+    assert row["bytes"] == image_layout(package.plan, "", True).row_bytes
+    assert row["buffers"] == len(package.plan.checkpoint_parts)
+    assert row["total_us"] == pytest.approx(row["kernels_us"] + row["host_us"])
+    assert set(cost["resume"]) == {f"{length} tokens, K={drafts}" for length in COST.prompts for drafts in (0, 3)}
+    for resume in cost["resume"].values():
+        assert sum(resume["parts_us"].values()) > 0 and resume["ms"]["p50"] <= resume["ms"]["max"] < 1e4
+
+
+def test_figures_can_be_read_by_people_and_programs(chat, load, cost, capsys):
+    for name, figures in {"chat": chat, "load": load, "cost": cost}.items():
+        assert json.loads(json.dumps(runtime.cli._finite(figures), allow_nan=False))["scenario"] == name
+        show(name, figures)
+        shown = capsys.readouterr().out
+        assert shown.count("ok  ") + shown.count("FAIL") == len(figures["checks"])
+
+
+def test_what_does_not_fit_is_refused(model):
+    for run, options in ((run_chat, ChatOptions()), (run_load, LoadOptions()), (run_cost, CostOptions())):
+        with pytest.raises(BenchUnavailable, match="max_context"):
+            run(model, options, silent)
+    with pytest.raises(BadOption, match="budgets"):
+        run_load(model, LoadOptions(budgets=(12,)), silent)
+    with pytest.raises(BadOption, match="rounds"):
+        run_load(model, LoadOptions(rounds=0), silent)
+    for option, value in (("conversations", 2), ("turns", 1), ("rounds", 0)):
+        with pytest.raises(BadOption, match=option):
+            run_chat(model, replace(CHAT, **{option: value}), silent)
+
+
+@pytest.fixture
+def bench(package, weights, tmp_path):
+    path = tmp_path / "weights.safetensors"
+    save_file(weights, path)
+
+    def run(*arguments: str):
+        return CliRunner().invoke(runtime.cli.app, ["bench", str(package.path), "--weights", str(path), *arguments])
+
+    return run
+
+
+def test_command_line_refuses_options_of_another_scenario(bench):
+    for arguments, allowed in (
+        (("--interval", "8"), "only with --scenario chat"),
+        (("--scenario", "chat", "--batch", "2"), "only with --scenario decode"),
+        (("--scenario", "cost", "--temperature", "1"), "only with --scenario decode or chat"),
+        (("--scenario", "load", "--eager"), "only with --scenario decode"),
+        (("--scenario", "chat", "--interval", "often"), "page, or a number of tokens"),
+    ):
+        done = bench(*arguments)
+        assert done.exit_code == 2 and allowed in done.stderr and len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_command_line_ends_with_what_does_not_hold(bench, monkeypatch, holds):
+    asked = []
+
+    def run(model, options, progress):
+        asked.append(options)
+        return {"checks": {"the sky is blue": holds}, "ratio": float("nan")}
+
+    monkeypatch.setattr(runtime.cli, "run_chat", run)
+    done = bench("--scenario", "chat", "--interval", "page", "--temperature", "0.5", "--seed", "4", "--json")
+    assert asked == [ChatOptions(interval=None, temperature=0.5, seed=4)]
+    assert json.loads(done.stdout) == {"checks": {"the sky is blue": holds}, "ratio": None}
+    assert done.exit_code == (0 if holds else 1)
+    assert ("does not hold the sky is blue" in done.stderr) is not holds
+
+
+def test_exit_code_of_checks():
+    runtime.cli._end_with({})
+    with pytest.raises(typer.Exit) as ended:
+        runtime.cli._end_with({"a": True, "b": False})
+    assert ended.value.exit_code == 1

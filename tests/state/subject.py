@@ -1,0 +1,43 @@
+"""The one toy that all runs share: its package, its weights, and what is known of it for good."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from runtime.engine import Engine
+from runtime.package import Package
+from tests.cpu.engine.toys import agreeing_weights, toy_spec, write_toy
+from tests.state.cold import Cold
+
+KERNELS = Path(__file__).resolve().parents[2] / "build" / "test-kernels"
+CONV_WIDTH = 4
+STRENGTH = 0.1
+
+
+@dataclass
+class Subject:
+    """A package, its weights, cold answers and states of it; fault: planted in every engine that a run makes."""
+
+    package: Package
+    weights: dict[str, Tensor]
+    plant: Callable[[Engine], None] | None = None
+    cold: Cold = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.cold = Cold(self.package, self.weights)
+
+
+@cache
+def toy() -> Subject:
+    """The toy, with layers so quiet that its drafter is right about every other time, up to all drafts at once."""
+    torch.set_num_threads(1)
+    folder = Path(tempfile.mkdtemp(prefix="stepforge-state-")) / "package"
+    spec = toy_spec()
+    return Subject(write_toy(folder, KERNELS, spec), agreeing_weights(spec, STRENGTH))

@@ -1,0 +1,413 @@
+"""The prefix cache in lock-step with one that has no tree: rows, pages with reference counts, and published keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from runtime.checkpoints.cache import Below, Checkpoint, PrefixCache, Reason
+from runtime.checkpoints.pages import PagePool
+from runtime.checkpoints.retention import prefix_digests
+from runtime.errors import OutOfPages, PinRefused
+from tests.unit.runtime.naive_cache import PAGE_BYTES, ROW_BYTES, Entry, NaiveCache
+
+ROWS, PAGES, PAGE_SIZE, RESERVED, ROOM = 4, 7, 2, 4, 1
+COUNTED = ("written", "evicted", "skipped", "demoted", "given_up")
+texts = st.text("ab", min_size=1, max_size=6)
+
+
+def ids(text: str) -> list[int]:
+    return [ord(letter) for letter in text]
+
+
+def key(text: str) -> tuple[int, bytes]:
+    [found] = prefix_digests(ids(text), [len(text)])
+    return found
+
+
+class Shelf(Below):
+    """A tier below with room for a few copies."""
+
+    def __init__(self, room: int) -> None:
+        self.room, self.copies = room, list[Checkpoint]()
+
+    def demote(self, checkpoint: Checkpoint) -> bool:
+        assert checkpoint.index is not None and checkpoint.copy is None
+        if len(self.copies) == self.room:
+            return False
+        checkpoint.copy = object()
+        self.copies.append(checkpoint)
+        return True
+
+    def discard(self, checkpoint: Checkpoint) -> None:
+        self.copies.remove(checkpoint)
+
+
+def new_cache(rows: int = ROWS, pages: int = PAGES, room: int = 0, reserved: int = 0) -> PrefixCache:
+    options = {"row_bytes": ROW_BYTES, "page_bytes": PAGE_BYTES, "reserved_pages": reserved, "below": Shelf(room)}
+    return PrefixCache(rows, PagePool(pages), False, "stamp", PAGE_SIZE, **options)
+
+
+class CacheMachine(RuleBasedStateMachine):
+    """The model decides by itself who may go; where several are worth the same, the cache may choose among them.
+
+    holds: of requests, as the cache's objects: the model's entry may be gone, and another have come for its text.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cache = new_cache(room=ROOM, reserved=RESERVED)
+        self.model = NaiveCache(ROWS, PAGES, ROOM, RESERVED)
+        self.holds: list[tuple[Checkpoint, Entry]] = []
+        self.scopes: list[tuple[AbstractContextManager[None], Entry]] = []
+
+    # Doing the same on both sides
+
+    def pick(self, which: Any, wanted: Callable[[Entry], bool] = lambda _: True) -> tuple[Checkpoint, Entry] | None:
+        """Any entry, and the cache's object for it."""
+        entries = sorted(filter(wanted, self.model.entries), key=lambda entry: entry.text)
+        if not entries:
+            return None
+        entry = which.choice(entries)
+        return self.cache.get(key(entry.text)), entry
+
+    def left(self, candidates: list[Entry], objects: dict[str, Checkpoint]) -> Entry | None:
+        """Which of the candidates lost its row."""
+        return next((entry for entry in candidates if objects[entry.text].index is None), None)
+
+    @contextmanager
+    def leaving(self, until: Callable[[], bool], protected: str | None = None, resort: bool = False):
+        """Within, the cache may take rows; then the model says one by one whose they must have been."""
+        objects = {entry.text: self.cache.get(key(entry.text)) for entry in self.model.entries}
+        on_device = [text for text, checkpoint in objects.items() if checkpoint.index is not None]
+        try:
+            yield
+        finally:
+            gone = {text for text in on_device if objects[text].index is None}
+            while gone:
+                assert not until(), f"{gone} left without need"
+                least = self.model.least(protected)
+                entry = self.left(least or (self.model.last_resort() if resort else []), objects)
+                assert entry is not None, f"{gone} left, not {[e.text for e in least]}"
+                (self.model.evict if least else self.model.give_up)(entry)
+                gone.remove(entry.text)
+
+    def take_page(self) -> int | None:
+        try:
+            with self.leaving(lambda: bool(self.model.free_pages()), resort=True):
+                page = self.cache.take_page()
+        except OutOfPages:
+            assert not (self.model.free_pages() or self.model.least() or self.model.last_resort())
+            return None
+        assert page in self.model.free_pages()
+        return page
+
+    def take_pages(self, text: str) -> list[int] | None:
+        """The pages of a seat that holds a text: what the nearest checkpoint above can share, and new ones."""
+        seat = list(self.cache.shareable(ids(text), len(text)))
+        above = [e for e in self.model.entries if e.row is not None and e.text != text and text.startswith(e.text)]
+        nearest = max(above, key=lambda entry: len(entry.text), default=Entry(""))
+        assert seat == list(nearest.pages[: len(nearest.text) // PAGE_SIZE])
+        self.cache.pages.share(seat)
+        self.model.seats.append(seat)
+        while len(seat) * PAGE_SIZE < len(text):
+            page = self.take_page()
+            if page is None:
+                self.cache.pages.drop(seat)
+                self.model.seats.remove(seat)
+                return None
+            seat.append(page)
+        return seat
+
+    def reserve(self, protected: str | None = None) -> int | None:
+        free = self.model.free_rows()
+        with self.leaving(lambda: bool(self.model.free_rows()), protected):
+            row = self.cache.reserve(None if protected is None else key(protected))
+        if row is None:
+            assert not free and not self.model.least(protected)
+            self.model.counts["skipped"] += 1
+        else:
+            assert row in self.model.free_rows()
+            self.model.reserved.append(row)
+        return row
+
+    def publish(self, text: str, row: int, pages: list[int], reasons: Reason) -> None:
+        checkpoint = self.cache.publish(ids(text), *key(text), row, pages, reasons)
+        entry = self.model.get(text)
+        self.model.reserved.remove(row)
+        self.model.known.append(text)
+        if entry is None:
+            entry = Entry(text)
+            self.model.entries.append(entry)
+            self.model.counts["written"] += 1
+        if entry.row is None:
+            entry.row, entry.pages = row, tuple(pages)
+        entry.published |= bool(reasons)
+        self.model.touch(entry)
+        assert checkpoint is self.cache.get(key(text))
+
+    # Rules
+
+    def protected(self, protect: bool) -> str | None:
+        """One that would go next."""
+        return self.model.least()[0].text if protect and self.model.least() else None
+
+    @rule(text=texts, hidden=st.booleans(), stays=st.booleans(), protect=st.booleans())
+    def write(self, text: str, hidden: bool, stays: bool, protect: bool) -> None:
+        """A seat processes a text and publishes or holds a checkpoint of all of it; it may stay and keep its pages."""
+        self.cache.learn(ids(text))
+        self.model.known.append(text)
+        seat = self.take_pages(text)
+        if seat is None:
+            return
+        row = self.reserve(self.protected(protect))
+        if row is not None:
+            self.publish(text, row, seat, Reason.HELD if hidden else Reason.PROMPT_END)
+            if hidden:
+                self.hold(text)
+        if not stays:
+            self.leave(seat)
+
+    def leave(self, seat: list[int]) -> None:
+        self.cache.pages.drop(seat)
+        self.model.seats = [other for other in self.model.seats if other is not seat]
+
+    @precondition(lambda self: any(entry not in self.model.entries for _, entry in self.holds))
+    @rule(which=st.randoms(use_true_random=False), hidden=st.booleans())
+    def write_again(self, which: Any, hidden: bool) -> None:
+        """A text whose checkpoint was given up under those that hold it."""
+        texts = sorted(entry.text for _, entry in self.holds if entry not in self.model.entries)
+        self.write(which.choice(texts), hidden, False, False)
+
+    @precondition(lambda self: self.model.seats)
+    @rule(which=st.randoms(use_true_random=False))
+    def seat_leaves(self, which: Any) -> None:
+        self.leave(which.choice(self.model.seats))
+
+    @rule()
+    def seat_grows(self) -> None:
+        page = self.take_page()
+        if page is not None:
+            self.model.seats.append([page])
+
+    @rule(text=texts)
+    def learn(self, text: str) -> None:
+        self.cache.learn(ids(text))
+        self.model.known.append(text)
+
+    @rule(protect=st.booleans())
+    def reserve_only(self, protect: bool) -> None:
+        self.reserve(self.protected(protect))
+
+    @precondition(lambda self: self.model.reserved)
+    @rule()
+    def release(self) -> None:
+        self.cache.release(self.model.reserved.pop())
+
+    def hold(self, text: str) -> None:
+        checkpoint, entry = self.cache.get(key(text)), self.model.get(text)
+        self.cache.hold(checkpoint)
+        entry.holders += 1
+        self.holds.append((checkpoint, entry))
+
+    @rule(which=st.randoms(use_true_random=False))
+    def hold_any(self, which: Any) -> None:
+        if picked := self.pick(which):
+            self.hold(picked[1].text)
+
+    @precondition(lambda self: self.holds)
+    @rule(which=st.randoms(use_true_random=False))
+    def drop(self, which: Any) -> None:
+        checkpoint, entry = self.holds.pop(which.randrange(len(self.holds)))
+        self.cache.drop(checkpoint)
+        entry.holders -= 1
+        if not entry.holders and not entry.published and entry in self.model.entries:
+            self.model.entries.remove(entry)
+
+    @rule(which=st.randoms(use_true_random=False))
+    def pin(self, which: Any) -> None:
+        picked = self.pick(which, lambda entry: entry.published and entry.row is not None)
+        if picked is None:
+            return
+        checkpoint, entry = picked
+        if self.model.may_pin(entry):
+            self.cache.pin(checkpoint)
+            entry.pins += 1
+        else:
+            with pytest.raises(PinRefused):
+                self.cache.pin(checkpoint)
+
+    @rule(which=st.randoms(use_true_random=False))
+    def unpin(self, which: Any) -> None:
+        if picked := self.pick(which):
+            self.cache.unpin(picked[0])
+            picked[1].pins = max(0, picked[1].pins - 1)
+
+    @rule(which=st.randoms(use_true_random=False))
+    def begin_to_use(self, which: Any) -> None:
+        if picked := self.pick(which):
+            scope = self.cache.in_use(picked[0])
+            scope.__enter__()
+            picked[1].busy += 1
+            self.scopes.append((scope, picked[1]))
+
+    @precondition(lambda self: self.scopes)
+    @rule(which=st.randoms(use_true_random=False))
+    def end_to_use(self, which: Any) -> None:
+        scope, entry = self.scopes.pop(which.randrange(len(self.scopes)))
+        scope.__exit__(None, None, None)
+        entry.busy -= 1
+
+    @rule(which=st.randoms(use_true_random=False), reason=st.sampled_from([Reason.GRID, Reason.ASKED, Reason.HELD]))
+    def use(self, which: Any, reason: Reason) -> None:
+        if picked := self.pick(which):
+            if reason:
+                self.cache.justify(picked[0], reason)
+            else:
+                self.cache.touch(picked[0])
+            picked[1].published |= bool(reason)
+            self.model.touch(picked[1])
+
+    @rule(protect=st.booleans())
+    def evict(self, protect: bool) -> None:
+        protected, evicted = self.protected(protect), self.model.counts["evicted"]
+        some = bool(self.model.least(protected))
+        with self.leaving(lambda: self.model.counts["evicted"] > evicted, protected):
+            assert self.cache.evict(None if protected is None else key(protected)) == some
+        assert self.model.counts["evicted"] == evicted + some
+
+    @rule(text=texts | st.just(""))
+    def clear(self, text: str) -> None:
+        going = [entry for entry in self.model.entries if entry.free_to_go and entry.text.startswith(text)]
+        assert self.cache.clear(lambda c: bytes(c.tokens[: len(text)]).decode() == text) == len(going)
+        self.model.entries = [entry for entry in self.model.entries if entry not in going]
+
+    @rule(which=st.randoms(use_true_random=False))
+    def lose_copy(self, which: Any) -> None:
+        picked = self.pick(which, lambda e: e.copied and not (e.row is None and (e.holders or e.busy)))
+        if picked is not None:
+            self.cache.below.copies.remove(picked[0])
+            self.cache.lost_copy(picked[0])
+            self.model.lose_copy(picked[1])
+
+    @rule(text=texts)
+    def interrupt(self, text: str) -> None:
+        """In the middle of a hold: written, and nobody's yet."""
+        seat, row = self.take_pages(text), self.reserve()
+        if seat is not None and row is not None:
+            self.publish(text, row, seat, Reason.HELD)
+        self.reset()
+
+    @rule()
+    def reset(self) -> None:
+        self.cache.reset()
+        self.model.reset()
+        self.cache.below.copies = [c for c in self.cache.all() if c.copy is not None]
+        self.holds = [(checkpoint, entry) for checkpoint, entry in self.holds if entry in self.model.entries]
+
+    @rule(text=texts | st.just(""))
+    def look_up(self, text: str) -> None:
+        path = self.model.path(text)
+        assert [c.position for c in self.cache.candidates(ids(text))] == [len(entry.text) for entry in path]
+        found = self.cache.find(ids(text))
+        assert (found.key if found else None) == (key(path[0].text) if path else None)
+        assert all(self.cache.usable(checkpoint, ids(text)) for checkpoint in self.cache.candidates(ids(text)))
+        assert self.cache.known(ids(text)) == self.model.agree(text)
+        assert self.cache.junction(ids(text)) == self.model.junction(text)
+
+    # Agreement
+
+    @invariant()
+    def agree(self) -> None:
+        self.rows_and_pages_have_the_same_holders()
+        self.checkpoints_are_the_same()
+        self.worth_is_the_same()
+        self.counts_are_the_same()
+
+    def rows_and_pages_have_the_same_holders(self) -> None:
+        assert set(self.cache.free_rows()) == self.model.free_rows()
+        assert len(self.cache.free_rows()) == len(self.model.free_rows())
+        references = self.model.references()
+        assert [self.cache.pages.references(page) for page in range(PAGES)] == [references[p] for p in range(PAGES)]
+        assert set(self.cache.pages.free_pages()) == self.model.free_pages()
+
+    def checkpoints_are_the_same(self) -> None:
+        found = {c.key: (c.index, c.pages, c.published, c.holders, c.pins, c.busy) for c in self.cache.all()}
+        entries = self.model.entries
+        assert found == {key(e.text): (e.row, e.pages, e.published, e.holders, e.pins, e.busy) for e in entries}
+        published = {key(entry.text) for entry in entries if entry.published}
+        assert {c.key for c in self.cache} == published and len(self.cache) == len(published)
+        assert all(name in self.cache for name in published)
+        copied = {key(entry.text) for entry in entries if entry.copied}
+        assert {c.key for c in self.cache.below.copies} == copied == {c.key for c in self.cache.all() if c.copy}
+
+    def worth_is_the_same(self) -> None:
+        for entry in self.model.entries:
+            checkpoint = self.cache.get(key(entry.text))
+            measured = self.cache.measure(checkpoint)
+            assert (measured.saved_tokens, measured.bytes, measured.age) == self.model.measure(entry)
+            assert checkpoint.node.checkpoint is checkpoint and checkpoint.node.end == len(entry.text)
+
+    def counts_are_the_same(self) -> None:
+        counts = {name: getattr(self.cache.counts, name) for name in COUNTED}
+        assert counts == {name: self.model.counts[name] for name in COUNTED}
+        assert self.cache.counts.mismatched == 0
+
+
+TestCache = CacheMachine.TestCase
+TestCache.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+def written(cache: PrefixCache, text: str, reasons: Reason = Reason.PROMPT_END) -> Checkpoint:
+    """A checkpoint of a text, with pages of its own."""
+    pages = [cache.take_page() for _ in range(-(-len(text) // PAGE_SIZE))]
+    row = cache.reserve()
+    assert row is not None
+    checkpoint = cache.publish(ids(text), *key(text), row, pages, reasons)
+    cache.pages.drop(pages)
+    return checkpoint
+
+
+def test_pins_leave_a_row_to_slots() -> None:
+    cache = new_cache(rows=3, pages=6)
+    first, second, third = (written(cache, text) for text in ("aaaa", "aa", "b"))
+    for checkpoint in (first, first, second):
+        cache.pin(checkpoint)
+    with pytest.raises(PinRefused, match="checkpoint at 1 cannot be pinned: 0 rows"):
+        cache.pin(third)
+    cache.unpin(second)
+    cache.pin(third)
+    cache.unpin(first)
+    assert list(cache.evictable()) == [second]
+    cache.unpin(first)
+    assert list(cache.evictable()) == [first, second]
+
+
+def test_pins_leave_the_pages_that_slots_may_need() -> None:
+    cache = new_cache(rows=8, pages=6, reserved=3)
+    cache.pin(written(cache, "aaaa"))
+    with pytest.raises(PinRefused, match="checkpoint at 4 cannot be pinned: 6 rows and 2 pages"):
+        cache.pin(written(cache, "bbbb"))
+    cache.pin(written(cache, "b"))
+
+
+def test_dropping_a_checkpoint_that_was_given_up_leaves_its_successor_alone() -> None:
+    """A request's own checkpoint went for want of pages; another request has processed the same text since."""
+    cache = new_cache(rows=2, pages=2)
+    held = written(cache, "abab", Reason.HELD)
+    cache.hold(held)
+    page = cache.take_page()
+    assert cache.counts.given_up == 1 and cache.all() == []
+    cache.pages.drop([page])
+    successor = written(cache, "abab", Reason.HELD)
+    cache.hold(successor)
+    cache.drop(held)
+    assert cache.all() == [successor] and successor.node.checkpoint is successor
+    cache.drop(successor)
+    assert cache.all() == [] and cache.pages.in_use == 0 and len(cache.free_rows()) == 2
