@@ -30,6 +30,7 @@ class Admission:
         request.prefix = PrefixHash()
         self.executor.admit(seat.slot, request.limit_len, request.temperature, request.seed, sorted(request.stops))
         seat.text = array("i", request.tokens[: request.target_len])
+        seat.target_len = len(seat.text)
         checkpoint = self._past(request, seat.text)
         if checkpoint is not None:
             self._restore(seat, checkpoint)
@@ -74,7 +75,7 @@ class Admission:
         request.recomputed_tokens += lost
         counters.restored_tokens += seat.committed_len
         counters.recomputed_tokens += lost
-        self.roster.queue.served(request.client, len(seat.text) - seat.committed_len)
+        self.roster.queue.served(request.client, seat.target_len - seat.committed_len)
 
     def make_room(self, seat: Seat, length: int) -> None:
         """Give a seat the pages of KV entries 0 .. length - 1, or all that its request can ever write."""
@@ -88,6 +89,6 @@ class Admission:
     def leave(self, seat: Seat) -> None:
         """Take a slot back. What it has processed is known text from now on."""
         if self.cache.capacity:
-            self.cache.learn(seat.request.tokens[: seat.committed_len])
+            self.cache.learn(seat.text[: seat.committed_len])
         self.cache.pages.drop(seat.pages)
         self.roster.seats.leave(seat)

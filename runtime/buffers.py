@@ -86,7 +86,7 @@ class Buffers:
     def __init__(
         self, plan: Plan, weights: Weights, device: torch.device, on_host: Mapping[str, int] | None = None
     ) -> None:
-        """Allocate and fill. on_host: bytes by name that the caller allocates then. Raises DoesNotFit before any of it."""
+        """Allocate and fill. on_host: bytes by name that the caller allocates then. Raises DoesNotFit before it."""
         self.plan = plan
         self.memory = memory_table(plan) | (on_host or {})
         check_both_fit(plan, memory_table(plan), on_host or {}, device)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from runtime.checkpoints.cache import Checkpoint, Emission, PrefixCache, Reason
-from runtime.checkpoints.retention import next_retained, retained
+from runtime.checkpoints.retention import next_retained, retained, worth_keeping
 from runtime.checkpoints.tiers import Tiers
 from runtime.executor import Executor
 from runtime.seats import Seat
+
+NO_ROW = -1
 
 
 class Emitter:
@@ -33,16 +35,24 @@ class Emitter:
     def _find_junction(self, seat: Seat) -> None:
         """Where the prompt leaves text that others have processed by now."""
         request = seat.request
-        position = self.cache.junction(request.prompt)
-        if position is not None and position not in request.points:
+        found = self.cache.junction(seat.text[: request.prompt_len])
+        if found is None or found[0] in request.points:
+            return
+        position, above = found
+        if worth_keeping(position, max(above, self._grid_before(position)), self.page_size):
             request.points = tuple(sorted((*request.points, position)))
             request.junctions.add(position)
+
+    def _grid_before(self, position: int) -> int:
+        """The last multiple of the interval up to a position."""
+        step = self.page_size if self.interval is None else self.interval
+        return position // step * step if step else 0
 
     def publish(self, seat: Seat, emission: Emission) -> Checkpoint:
         """Offer what a kernel wrote to others."""
         pages = seat.pages[: -(-emission.position // self.page_size)]
         checkpoint = self.cache.publish(
-            seat.request.tokens, emission.position, emission.digest, emission.row, pages, emission.reasons
+            seat.text, emission.position, emission.digest, emission.row, pages, emission.reasons
         )
         self.tiers.offer(checkpoint)
         return checkpoint
@@ -140,7 +150,7 @@ class Emitter:
         if known is not None and known.index is not None:
             self.cache.justify(known, reasons)
             return None
-        return Emission(position, digest, -1, reasons)
+        return Emission(position, digest, NO_ROW, reasons)
 
     def _with_row(self, seat: Seat, wanted: Emission) -> Emission | None:
         row = self.cache.reserve(protected=seat.request.prompt_key)

@@ -60,8 +60,8 @@ class Engine:
     n tokens, 0 for none but prompt ends, answer ends, junctions and what is asked for; default: the spec's.
     host_pool: bytes of host memory for checkpoints that leave the device. checkpoint_dir: folder that keeps them over
     restarts, and that several processes may share; checkpoint_dir_bytes: what it may grow to.
-    canary: share of decode steps that are run twice, as a graph and eagerly, and compared (e.g. 1/1000): on a difference
-    CanaryDiffered is warned of, with buffer and layer, and the engine goes on eagerly.
+    canary: share of decode steps that are run twice, as a graph and eagerly, and compared (e.g. 1/1000); a difference
+    is a CanaryDiffered warning, with buffer and layer, and the engine goes on eagerly.
     Raises RuntimeStateError with a code: see runtime.errors.
 
     cache: what is kept and why, pins; checkpoints: save to and load from a file. See docs/checkpoints.md.

@@ -208,6 +208,9 @@ def acceptance(accepted: dict[int, list[int]]) -> list[tuple[int, int]]:
 def ids_of(field_name: str, values: Iterable[object]) -> list[int]:
     """Token ids as ints: Python's or any library's integers, never bool. Raises NotTokenIds."""
     try:
+        values = list(values)
+        if set(map(type, values)) == {int}:
+            return values  # type: ignore[return-value]
         return [_id(value) for value in values]
     except TypeError:
         raise NotTokenIds(field=field_name, kind=type(values).__name__) from None
@@ -251,6 +254,8 @@ def check_prompt(limits: Limits, tokens: Sequence[int]) -> None:
 
 def check_tokens(field_name: str, tokens: Sequence[int], vocab_size: int) -> None:
     """Raise TokenOutOfRange with the first token that is not an id."""
+    if not tokens or (set(map(type, tokens)) == {int} and min(tokens) >= 0 and max(tokens) < vocab_size):
+        return
     for index, token in enumerate(tokens):
         if type(token) is not int or not 0 <= token < vocab_size:
             raise TokenOutOfRange(field=field_name, index=index, token=token, last=vocab_size - 1)

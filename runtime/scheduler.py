@@ -155,11 +155,11 @@ class Scheduler:
         budget, again = self.prefill_budget or NEVER, True
         while again:
             for seat in self.seats.by_priority():
-                size = min(self.prefill_chunk, len(seat.text) - seat.committed_len, budget)
+                size = min(self.prefill_chunk, seat.target_len - seat.committed_len, budget)
                 if size:
                     self._chunk(seat, seat.committed_len + size)
                     budget -= size
-                if seat.committed_len == len(seat.text):
+                if seat.committed_len == seat.target_len:
                     self._begin(seat, emitted)
             again = self.prefill_budget is not None and budget > 0 and bool(self.seats.prefilling)
 
@@ -192,6 +192,7 @@ class Scheduler:
         self.roster.release_children(request)
         if request.pending:
             self._check_again(request, token)
+            seat.text.append(token)
             return
         if request.first_token_at is None:
             request.first_token_at = perf_counter()
@@ -211,6 +212,7 @@ class Scheduler:
     def _report(self, seat: Seat, position: int, tokens: list[int], emitted: Emitted) -> None:
         """Hand tokens out. position: of the first of them."""
         request = seat.request
+        seat.text.extend(tokens)
         if request.options.logprobs is not None:
             scores = self.executor.score(seat.slot, range(position - 1, position - 1 + len(tokens)))
             request.logprobs += logprobs(scores, tokens, request.options.logprobs)

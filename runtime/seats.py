@@ -14,9 +14,9 @@ from runtime.request import Request
 class Seat:
     """A slot that a request sits in. The lengths mirror the device's.
 
-    text: tokens to process before it decodes; pages: of its KV entries in order; room: KV entries they hold, or NEVER
-    once the request cannot need more; next_due: the first retained position that is not written; emit: armed for the
-    next step.
+    text: the request's tokens, as they come; target_len: how many of them to process before it decodes; pages: of its
+    KV entries in order; room: KV entries they hold, or NEVER once the request cannot need more; next_due: the first
+    retained position that is not written; emit: armed for the next step.
     """
 
     slot: int
@@ -24,6 +24,7 @@ class Seat:
     committed_len: int = 0
     state_len: int = 0
     text: array[int] = field(default_factory=lambda: array("i"))
+    target_len: int = 0
     pages: list[int] = field(default_factory=list)
     room: int = 0
     next_due: int = NEVER

@@ -141,7 +141,7 @@ class CacheView:
         self._cache.unpin(pinned)
 
     def evict(self, prompt: Any) -> int:
-        """Give up the checkpoints of a prompt, on its way and beyond, unless in use, held or pinned; returns how many."""
+        """Give up a prompt's checkpoints, on its way and beyond, unless in use, held or pinned. Returns how many."""
         tokens = self._encode(prompt)
         return self._cache.clear(lambda c: list(c.tokens[: min(len(tokens), c.position)]) == tokens[: c.position])
 

@@ -177,10 +177,13 @@ class PrefixCache:
         """Remember tokens as processed."""
         self.tree.learn(tokens)
 
-    def junction(self, tokens: Sequence[int]) -> int | None:
-        """Where these tokens leave text that is known and goes on otherwise, if they do."""
+    def junction(self, tokens: Sequence[int]) -> tuple[int, int] | None:
+        """Where these tokens leave text that is known and goes on otherwise, and the published position before it."""
         match = self.tree.match(tokens)
-        return match.length if match.diverges and match.length else None
+        if not match.diverges or not match.length:
+            return None
+        above = [node.end for node in match.nodes if node.checkpoint is not None and node.checkpoint.published]
+        return match.length, above[-1] if above else 0
 
     def find(self, tokens: Sequence[int]) -> Checkpoint | None:
         """The published checkpoint of the longest prefix of `tokens`, in whatever tier, or None: a cold prefill."""

@@ -20,10 +20,13 @@ class HostCopy:
 
 
 class HostPool:
-    """`rows` checkpoints and `pages` KV pages. Pages of equal identity are kept once. pinned: for copies to a GPU."""
+    """`rows` checkpoints and `pages` KV pages. Pages of equal identity are kept once. pinned: for copies to a GPU.
+
+    size: rows and pages.
+    """
 
     def __init__(self, layout: ImageLayout, rows: int, pages: int, pinned: bool = False) -> None:
-        self.layout = layout
+        self.layout, self.size = layout, (rows, pages)
         self.rows = _allocate(rows, layout.parts, pinned)
         self.pages = _allocate(pages, layout.page, pinned)
         self._free_rows = list(range(rows - 1, -1, -1))
@@ -35,11 +38,6 @@ class HostPool:
     def bytes(self) -> int:
         """Allocated bytes."""
         return sum(t.numel() * t.element_size() for t in (*self.rows.values(), *self.pages.values()))
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Rows and pages."""
-        return _first(self.rows), _first(self.pages)
 
     @property
     def free(self) -> tuple[int, int]:
@@ -92,8 +90,8 @@ class HostPool:
     def reset(self, copies: Sequence[HostCopy]) -> None:
         """After an interruption: only these copies are kept."""
         rows, places = {copy.row for copy in copies}, {place for copy in copies for _, place in copy.pages}
-        self._free_rows = [row for row in range(_first(self.rows) - 1, -1, -1) if row not in rows]
-        self._free_pages = [place for place in range(_first(self.pages) - 1, -1, -1) if place not in places]
+        self._free_rows = [row for row in range(self.size[0] - 1, -1, -1) if row not in rows]
+        self._free_pages = [place for place in range(self.size[1] - 1, -1, -1) if place not in places]
         self._holders, self._where = {}, {}
         for copy in copies:
             for key, place in copy.pages:
@@ -106,10 +104,6 @@ def _allocate(count: int, shapes: Mapping[str, tuple[Shape, str]], pinned: bool)
         name: torch.empty((count, *shape), dtype=TORCH_DTYPES[dtype], pin_memory=pinned)
         for name, (shape, dtype) in shapes.items()
     }
-
-
-def _first(tensors: Mapping[str, Tensor]) -> int:
-    return next((tensor.shape[0] for tensor in tensors.values()), 0)
 
 
 def host_pool_size(layout: ImageLayout, budget: int, pages_per_row: int) -> tuple[int, int]:

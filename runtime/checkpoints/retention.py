@@ -38,6 +38,14 @@ def asked_positions(prompt_len: int, positions: Iterable[int]) -> tuple[int, ...
     return tuple(sorted(position for position in absolute if position > 0))
 
 
+def worth_keeping(junction: int, above: int, page_size: int) -> bool:
+    """Whether a junction is kept: if it saves at least a quarter of a page, `above` being the checkpoint before it.
+
+    Texts part everywhere, often after their first tokens; a row and its emission cost more than a few tokens.
+    """
+    return junction - above >= max(1, page_size // 4)
+
+
 def shared_pages(position: int, page_size: int, drafting: bool) -> int:
     """Leading pages of a checkpoint at `position` that a resuming slot shares; it copies the one after them, if any.
 

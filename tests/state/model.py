@@ -159,6 +159,23 @@ class Model:
 
     # Prefill
 
+    def find_junction(self, slot: int) -> None:
+        """A chunk is about to be laid out: where does the prompt leave known text, and is that far from what is kept?"""
+        self.settle()
+        track = self.seats[slot].track
+        prompt = tuple(track.seen[: track.prompt_len])
+        junction = self.texts.junction(prompt) if self.enabled else None
+        if junction is None or junction in (*track.asked, *track.junctions):
+            return
+        step = self.limits.page_size if self.setup.interval is None else self.setup.interval
+        grid = junction - junction % step if step else 0
+        kept = [len(text) for text in self.published() if len(text) <= junction and prompt[: len(text)] == text]
+        if 4 * (junction - max(grid, *kept, 0)) >= self.limits.page_size:
+            track.junctions.add(junction)
+            self.tally.hit("junction")
+        else:
+            self.tally.hit("junction too near")
+
     def prefill(self, slot: int, start: int, tokens: Sequence[int]) -> None:
         """A chunk is about to run."""
         self.settle()
@@ -169,10 +186,6 @@ class Model:
         same(f"chunk of slot {slot}", tuple(tokens), seated.text[start:end])
         holds(0 < len(tokens) <= self.setup.prefill_chunk, f"a chunk of {len(tokens)} tokens")
         self.chunked += len(tokens)
-        junction = self.texts.junction(track.seen[: track.prompt_len]) if self.enabled else None
-        if junction is not None and junction not in track.junctions:
-            track.junctions.add(junction)
-            self.tally.hit("junction")
         self._keep(seated.text, self.retained(track, start, end))
 
     def prefilled(self, slot: int, count: int) -> None:

@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from dsl.reference.protocol import ProtocolMachine
 from runtime.checkpoints.cache import Checkpoint
 from runtime.checkpoints.device_pool import DevicePool
+from runtime.emission import Emitter
 from runtime.engine import Engine
 from runtime.executor import Executor, Phase
 from runtime.graphs import Graph
 from runtime.plan import PAD_SLOT_ID
+from runtime.seats import Seat
 from tests.fuzz.lockstep import Lockstep
 from tests.state.model import Model
 
@@ -149,4 +151,15 @@ def watch(engine: Engine, model: Model, conv_width: int) -> Witness:
     scheduler = engine.scheduler
     witness = Witness(scheduler.executor, conv_width, scheduler.tiers.device, model)
     scheduler.executor = scheduler.emitter.executor = scheduler.admission.executor = witness
+    _observe_layout(scheduler.emitter, model)
     return witness
+
+
+def _observe_layout(emitter: Emitter, model: Model) -> None:
+    rows = emitter.rows
+
+    def observed(seat: Seat, end: int) -> object:
+        model.find_junction(seat.slot)
+        return rows(seat, end)
+
+    emitter.rows = observed

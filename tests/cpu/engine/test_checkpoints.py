@@ -217,7 +217,7 @@ def test_recomputed_tokens_are_counted(package, weights):
 
 
 @pytest.mark.parametrize("drafts", [0, 3])
-@pytest.mark.parametrize("shared", [1, 7, 8, 9, 16, 21, 26, 31])
+@pytest.mark.parametrize("shared", [2, 7, 8, 9, 16, 21, 26, 31])
 def test_where_a_prompt_leaves_a_known_text_is_kept(package, weights, oracle, shared, drafts):
     """With nothing on a grid: prompt ends, answer ends and junctions, also one inside an earlier answer."""
     with Engine(with_interval(package, 0), weights, drafts=drafts, prefill_chunk=5) as engine:

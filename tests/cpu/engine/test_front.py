@@ -384,7 +384,7 @@ def test_a_deadline_ends_a_stream_whether_it_runs_or_waits(package, weights, ora
     async def main(engine):
         async with AsyncFront(engine) as front:
             with slow_steps(engine, 0.02):
-                requests = [await front.submit(list(PROMPT), max_new_tokens=90, deadline=0.3) for _ in range(2)]
+                requests = [await front.submit(list(PROMPT), max_new_tokens=90, deadline=left) for left in (0.4, 0.2)]
                 return requests, await asyncio.gather(*(outcome(front.stream(request)) for request in requests))
 
     with Engine(package, weights, slots=1, drafts=0) as engine:
@@ -519,6 +519,27 @@ def test_an_error_of_a_step_ends_those_it_ran_and_the_front_goes_on(package, wei
         assert isinstance(error, errors.StepCorrupt) or (error is None and tokens == oracle(ask)[0])
         assert tokens == oracle(ask)[0][: len(tokens)]
     assert sum(error is not None for _, error in results) == dropped
+
+
+def test_an_error_is_not_held_against_another_try(package, weights, oracle):
+    async def main(engine):
+        async with AsyncFront(engine) as front:
+            replay, replays = engine.scheduler.executor.replay, itertools.count()
+
+            def failing(graph):
+                replay(graph)
+                if next(replays) == 8:
+                    raise OSError
+
+            engine.scheduler.executor.replay = failing
+            request = await front.submit(list(PROMPT), max_new_tokens=LONG.max_new_tokens)
+            tokens, error = await outcome(front.stream(request))
+            assert tokens == request.output and isinstance(error, OSError)
+            await front.run(lambda engine: engine.rewind(request, len(PROMPT)))
+            return await outcome(front.stream(request))
+
+    with Engine(package, weights) as engine:
+        assert run(main(engine)) == (oracle(LONG)[0], None)
 
 
 def test_an_error_before_anybody_is_seated_ends_all_instead_of_coming_again(package, weights, oracle, monkeypatch):

@@ -183,8 +183,7 @@ def check_nothing_left(engine: Engine) -> None:
     if host is not None:
         copies = [c.copy for c in cache if c.copy is not None]
         rows, pages = {copy.row for copy in copies}, {page for copy in copies for _, page in copy.pages}
-        total = next(iter(host.rows.values())).shape[0], next(iter(host.pages.values())).shape[0]
-        assert host.free == (total[0] - len(rows), total[1] - len(pages)) and len(rows) == len(copies)
+        assert host.free == (host.size[0] - len(rows), host.size[1] - len(pages)) and len(rows) == len(copies)
 
 
 def live_parts(engine: Engine, slot: int, position: int) -> Iterator[tuple[str, Tensor]]:

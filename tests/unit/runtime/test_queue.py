@@ -186,6 +186,18 @@ def test_who_was_away_has_saved_nothing() -> None:
     assert order == ["third", "back", "third"]  # lifted to that of "back", who waited last
 
 
+def test_who_was_away_owes_what_it_owed() -> None:
+    queue = WaitingQueue()
+    queue.served("greedy", 1000)
+    for i, client in enumerate(("steady", "steady", "greedy", "steady")):
+        queue.push(Waiting(i, client=client))
+    order = []
+    while queue:
+        order.append(queue.pop().client)
+        queue.served(order[-1], 10)
+    assert order == ["steady", "steady", "steady", "greedy"]
+
+
 @given(st.data())
 def test_a_line_is_passed_over_a_bounded_number_of_times(data: st.DataObject) -> None:
     """Others may flood the queue with higher priorities, new clients and cheap requests."""

@@ -15,6 +15,7 @@ from runtime.checkpoints.retention import (
     prefix_digests,
     retained,
     shared_pages,
+    worth_keeping,
 )
 
 INTERVALS = st.none() | st.integers(0, 20)
@@ -83,3 +84,9 @@ def test_shared_pages_hold_nothing_that_is_written_again(position: int, page_siz
     shared = shared_pages(position, page_size, drafting)
     first_written = position - 1 if drafting else position
     assert shared * page_size <= first_written < (shared + 1) * page_size
+
+
+def test_a_junction_is_kept_if_it_saves_a_quarter_of_a_page():
+    assert [worth_keeping(at, 8, 16) for at in (8, 11, 12, 40)] == [False, False, True, True]
+    assert not worth_keeping(1, 0, 64)  # the first token of every text
+    assert worth_keeping(1, 0, 1) and not worth_keeping(1, 1, 1)
