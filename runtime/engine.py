@@ -327,6 +327,7 @@ class Engine:
 
     def generate_batch(self, prompts: Iterable[Prompt], **options: object) -> list[Result]:
         """Answer several prompts together, in order. If anything is raised, none of them goes on."""
+        self._check_open()
         prompts, first = list(prompts), self._next_id
         try:
             requests = [self.submit(prompt, **options) for prompt in prompts]  # type: ignore[arg-type]
@@ -340,8 +341,8 @@ class Engine:
         return [self.result(request) for request in requests]
 
     def result(self, request: Request) -> Result:
-        """What a finished request produced."""
-        self._check_mine(request)
+        """What a finished request produced; also after `close`, and from any thread."""
+        self._check_own(request)
         text = self.tokenizer.decode(_spoken(request, request.output))
         return Result(text, tuple(request.output), request.finish_reason or "running", request)
 
@@ -384,6 +385,10 @@ class Engine:
 
     def close(self) -> None:
         """Cancel everything. Afterwards every call raises EngineClosed."""
+        if self._owner is not None:
+            from runtime.front import release  # it imports this module
+
+            release(self)
         if not self._closed:
             self.scheduler.cancel_all()
             self.scheduler.tiers.close()
@@ -403,6 +408,9 @@ class Engine:
 
     def _check_mine(self, request: object) -> None:
         self._check_open()
+        self._check_own(request)
+
+    def _check_own(self, request: object) -> None:
         if not isinstance(request, Request):
             raise BadOption(option="request", value=request, allowed="what submit returned")
         if request.engine is not self:

@@ -8,7 +8,6 @@ already, so that nobody saves up credit by staying away.
 
 from __future__ import annotations
 
-import heapq
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 PROMPT_WEIGHT, OUTPUT_WEIGHT = 1, 2  # of a token processed as a prompt and of one emitted, as in the paper
 DEFAULT_PATIENCE = 256
 REMEMBERED = 4096
-FEW = 64
 
 
 @dataclass(slots=True, eq=False)
@@ -34,7 +32,7 @@ class Line:
 
 
 class WaitingQueue:
-    """Requests that wait. The order depends on the calls only, not on time: `expired` alone looks at a clock.
+    """Requests that wait. The order depends on the calls only, not on time.
 
     patience: a line that is passed over by so many admissions rises by one priority, again after as many more, until
     one of it is admitted. A line of priority p is therefore passed over by at most `patience * (q - p + 1)` admissions,
@@ -43,7 +41,7 @@ class WaitingQueue:
     two clients that always have requests of one priority waiting differs by at most twice what one admission, or all
     running requests together, can cost.
 
-    A request's id, priority, client and deadline must not change while it waits. Every change is one operation on one
+    A request's id, priority and client must not change while it waits. Every change is one operation on one
     container: an exception between any two (KeyboardInterrupt) leaves a queue that can be used.
     """
 
@@ -53,7 +51,6 @@ class WaitingQueue:
         self._service: dict[str, int] = {}
         self._admissions = 0
         self._last_client: str | None = None
-        self._deadlines: list[tuple[float, int, Request]] = []
         self._head: Request | None = None
 
     # In
@@ -61,8 +58,6 @@ class WaitingQueue:
     def push(self, request: Request) -> None:
         """At the end of its client's line."""
         line = self._line(request)
-        if request.deadline is not None:
-            self._note_deadline(request)
         self._head = None
         line.requests[request] = None
 
@@ -110,16 +105,26 @@ class WaitingQueue:
         risen = (self._admissions - line.waits_from) // self.patience
         return -line.priority - risen, self._service[line.client], next(iter(line.requests)).id
 
+    def highest(self) -> Request | None:
+        """Who is next by priority alone, without what lines have risen by: the one that may take another's slot."""
+        lines = filter(_waits, self._lines.values())
+        first = min(lines, key=lambda line: (-line.priority, *self._rank(line)), default=None)
+        return None if first is None else next(iter(first.requests))
+
     def pop(self) -> Request:
         """Admit the one that `peek` shows. Raises IndexError if nobody waits."""
         request = self.peek()
         if request is None:
             raise IndexError("nobody waits")
+        self.admit(request)
+        return request
+
+    def admit(self, request: Request) -> None:
+        """Take out one that gets a slot: the first of its line. Raises KeyError if it does not wait."""
         line = self._lines[request.client, request.priority]
         self.remove(request)
         self._admissions += 1
         line.waits_from = self._admissions
-        return request
 
     def remove(self, request: Request) -> None:
         """Take one out that gave up. Raises KeyError if it does not wait."""
@@ -132,28 +137,9 @@ class WaitingQueue:
 
     def reset(self, requests: Iterable[Request]) -> None:
         """Start again with these, in order: for a scheduler that was interrupted. What clients were served stays."""
-        self._lines, self._deadlines, self._head = {}, [], None
+        self._lines, self._head = {}, None
         for request in requests:
             self.push(request)
-
-    def expired(self, now: float) -> Iterator[Request]:
-        """Take out those whose deadline is `now` or earlier, the earliest first. O(1) if there is none.
-
-        Each waits until the caller asks for the next one, so that a caller that is interrupted loses nobody.
-        """
-        while self._deadlines and self._deadlines[0][0] <= now:
-            request = self._deadlines[0][2]
-            if request in self:
-                yield request
-                self.remove(request)
-            heapq.heappop(self._deadlines)
-
-    def _note_deadline(self, request: Request) -> None:
-        """Who left meanwhile stays in the heap until its deadline has passed, or until those are the most."""
-        heapq.heappush(self._deadlines, (request.deadline, request.id, request))
-        if len(self._deadlines) > 2 * len(self) + FEW:
-            left = {entry[1]: entry for entry in self._deadlines if entry[2] in self or entry[2] is request}
-            self._deadlines = sorted(left.values())
 
     # Fairness
 

@@ -85,11 +85,11 @@ class Roster:
 
     def next_to_seat(self) -> tuple[Request, Seat | None] | None:
         """Who gets a slot now, and whose, if none is free: that of the lowest priority, if it is lower."""
-        request = self.queue.peek()
-        if request is None:
-            return None
-        victim = None if self.seats.free else self.seats.lowest(below=request.priority)
-        return (request, victim) if self.seats.free or victim is not None else None
+        request = self.queue.peek() if self.seats.free else self.queue.highest()
+        if request is None or self.seats.free:
+            return None if request is None else (request, None)
+        victim = self.seats.lowest(below=request.priority)
+        return None if victim is None else (request, victim)
 
     # After an interruption
 

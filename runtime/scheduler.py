@@ -116,7 +116,7 @@ class Scheduler:
         """Fill free slots; a request of higher priority takes that of the lowest."""
         while (chosen := self.roster.next_to_seat()) is not None:
             request, victim = chosen
-            self.queue.pop()
+            self.queue.admit(request)
             if victim is not None:
                 self._preempt(victim)
             self.admission.seat(request)

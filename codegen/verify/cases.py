@@ -13,6 +13,7 @@ from runtime.request import Request
 TEMPERATURES = (0.0, 0.8, 8.0)  # at 8 the noise decides, which draft and target share: drafts are accepted
 FORK_TOKENS = 3
 LEAVES = 4  # the case whose prompt leaves the first one on its way
+CLOSEST_CHECKPOINTS = 5
 SHORT_CONTEXT = 256  # up to here the last prompt fills the context
 
 
@@ -46,6 +47,11 @@ class Case:
         return f"prompt of {len(self.prompt)} tokens, {how}"
 
 
+def grid(limits: Limits) -> int:
+    """Tokens between checkpoints in verify: as close as one step allows, so that most are written by steps."""
+    return max(CLOSEST_CHECKPOINTS, limits.max_rows)
+
+
 def junction(prompt: Sequence[int], texts: Sequence[Sequence[int]]) -> int | None:
     """Where a prompt leaves the texts processed before it, if it does: the longest beginning that it shares with any.
 
@@ -71,7 +77,7 @@ def prompt_lengths(limits: Limits, count: int) -> list[int]:
 def draw_cases(limits: Limits, count: int, new_tokens: int, seed: int) -> list[Case]:
     """`count` cases with random prompts. The second one continues the first prompt with other tokens: a fork of it.
 
-    The fifth one is a fork of the first in the middle of its prompt.
+    The fifth one leaves the first prompt on its way, as far as can be from the checkpoint before.
     """
     rng, cases = Random(seed), list[Case]()
     room = max(1, limits.max_context - new_tokens - 1)
@@ -81,7 +87,8 @@ def draw_cases(limits: Limits, count: int, new_tokens: int, seed: int) -> list[C
         if i == 1 and len(cases[0].prompt) + FORK_TOKENS <= room:
             prompt = cases[0].prompt + tuple(rng.randrange(limits.vocab_size) for _ in range(FORK_TOKENS))
         if i == LEAVES:
-            shared = min(len(cases[0].prompt), 2 * len(prompt) // 3)
+            step = grid(limits)
+            shared = min(len(cases[0].prompt), len(prompt), 2 * len(prompt) // 3 // step * step + step) - 1
             prompt = cases[0].prompt[:shared] + prompt[shared:]
         cases.append(_case(limits, prompt, new_tokens, i, rng))
     return cases

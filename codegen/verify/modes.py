@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from codegen.verify.cases import Case
 from codegen.verify.probe import Probe, Step
 from runtime.engine import Engine
-from runtime.plan import Limits
 from runtime.request import Request
 
 CANCELLED_AFTER = 3
-CLOSEST_CHECKPOINTS = 5
 
 
 @dataclass(frozen=True)
@@ -58,11 +56,6 @@ class Trace:
     steps: tuple[Step, ...]
     restored: int
     prefilled: int
-
-
-def grid(limits: Limits) -> int:
-    """Tokens between checkpoints in verify: as close as one step allows, so that most are written by steps."""
-    return max(CLOSEST_CHECKPOINTS, limits.max_rows)
 
 
 Answers = list[tuple[int, Trace]]  # (index of the case, its trace); several per case where requests run together

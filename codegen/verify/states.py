@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from codegen.verify.cases import Case, junction
+from codegen.verify.cases import Case, grid, junction
 from codegen.verify.content import first_difference, parts, stored_content
 from codegen.verify.modes import Mode, Session, Trace
 from codegen.verify.outcome import Outcome, Suspect
@@ -15,7 +15,7 @@ from codegen.verify.report import Finding
 from codegen.verify.subject import Subject, extension, processed
 from codegen.verify.tokens import draft_difference, typical_drafts
 from runtime.checkpoints.cache import Key
-from runtime.checkpoints.retention import prefix_digests, retained
+from runtime.checkpoints.retention import prefix_digests, retained, worth_keeping
 
 Differences = list[tuple[int, Finding]]
 
@@ -149,7 +149,8 @@ def _retention(
     store = session.engine.scheduler.cache
     if store.counts.evicted or store.counts.skipped:
         return
-    wanted = set(prefix_digests([*case.prompt, *trace.tokens], _kept(session, case, texts, trace.restored))) - before
+    kept = _kept(session, case, trace.restored, _junctions(session, case, before, texts))
+    wanted = set(prefix_digests([*case.prompt, *trace.tokens], kept)) - before
     found = {checkpoint.key for checkpoint in store} - before
     if found != wanted and len(wanted) <= store.capacity:
         position = min(found ^ wanted)[0]
@@ -157,12 +158,21 @@ def _retention(
         yield i, Finding("checkpoints", ("retention", "published"), position, "", "", detail)
 
 
-def _kept(session: Session, case: Case, texts: list[tuple[int, ...]], restored: int) -> list[int]:
-    """Positions after `restored` that a case keeps: grid, prompt and answer end, and where its prompt leaves others."""
+def _kept(session: Session, case: Case, restored: int, junctions: list[int]) -> list[int]:
+    """Positions after `restored` that a case keeps: grid, prompt end, junctions, answer end."""
     limits, committed = session.engine.package.plan.limits, len(case.prompt) + case.new_tokens - 1
-    leaves = junction(case.prompt, texts)
-    points = [committed] if leaves is None else [committed, leaves]
+    points = [*junctions, committed]
     return retained(len(case.prompt), limits.checkpoint_interval, limits.page_size, committed, restored, points)
+
+
+def _junctions(session: Session, case: Case, before: set[Key], texts: list[tuple[int, ...]]) -> list[int]:
+    """Where the prompt leaves the texts processed before it, if that is far enough from what is kept before."""
+    limits, leaves = session.engine.package.plan.limits, junction(case.prompt, texts)
+    if leaves is None:
+        return []
+    on_grid = leaves // grid(limits) * grid(limits)
+    above = [position for position, _ in before & set(prefix_digests(case.prompt, range(1, leaves + 1)))]
+    return [leaves] if worth_keeping(leaves, max(on_grid, *above, 0), limits.page_size) else []
 
 
 def _positions(keys: set[Key]) -> list[int]:

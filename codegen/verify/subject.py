@@ -14,10 +14,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from codegen.package import SPEC
-from codegen.verify.cases import Case, junction
+from codegen.verify.cases import Case, grid, junction
 from codegen.verify.content import Content, Part, live_content, parts
 from codegen.verify.errors import CannotVerify
-from codegen.verify.modes import Answers, Mode, Session, Trace, grid, poisoner
+from codegen.verify.modes import Answers, Mode, Session, Trace, poisoner
 from codegen.verify.probe import Replay
 from dsl import ModelSpec
 from dsl.reference.weights import random_weights

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,16 @@ class Failure:
     setup: Setup
     story: Story
     error: Exception
+
+    def as_json(self) -> str:
+        """What `from_json` reads."""
+        return json.dumps({"setup": vars(self.setup), "operations": self.story})
+
+
+def from_json(text: str) -> tuple[Setup, Story]:
+    """The arguments of `Driver.replay`."""
+    data = json.loads(text)
+    return Setup(**data["setup"]), [(name, arguments) for name, arguments in data["operations"]]
 
 
 class Driver:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -228,10 +227,6 @@ class World:
     def close(self) -> None:
         """Give up the run."""
         self._folder.cleanup()
-
-    def story(self) -> str:
-        """The run so far in a form that can be replayed."""
-        return json.dumps({"setup": vars(self.setup), "operations": self.history})
 
 
 class Before:

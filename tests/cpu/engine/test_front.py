@@ -346,11 +346,14 @@ def test_a_result_that_nobody_took_is_cancelled(package, weights):
 
     async def main(engine):
         async with AsyncFront(engine) as front:
-            call = asyncio.ensure_future(front.submit(list(PROMPT)))
+            call, gate = asyncio.ensure_future(front.submit(list(PROMPT))), threading.Event()
+            held = asyncio.ensure_future(front.run(lambda _: gate.wait(10)))  # no step before the call is cancelled
             await asyncio.sleep(0)
             while not engine.scheduler.counters.requests:
                 time.sleep(0.001)  # not a turn of the loop
             call.cancel()
+            gate.set()
+            await held
             with pytest.raises(asyncio.CancelledError):
                 await call
             await settle(front)

@@ -16,7 +16,7 @@ PROMPTS = tuple(tuple(text) for text in (b"sphinx of black quartz, judge my vow"
 ASKS = [Ask(prompt, 14, temperature=0.9, seed=seed) for seed, prompt in enumerate((*PROMPTS, PROMPTS[0][:20]))]
 
 BOOKKEEPING = (
-    *("seats.leave", "seats.admit", "seats.begin_decoding", "queue.pop", "cache.pages.drop", "cache.pages.take"),
+    *("seats.leave", "seats.admit", "seats.begin_decoding", "queue.admit", "cache.pages.drop", "cache.pages.take"),
     *("cache.publish", "cache.reserve", "cache.learn", "cache.justify", "cache._enter", "emitter.save"),
     *("roster.finish", "_accept", "admission.leave", "admission.seat", "_abandon"),
 )

@@ -58,11 +58,12 @@ class NaiveCache:
         """How many tokens are known."""
         return max((_common(text, known) for known in self.known), default=0)
 
-    def junction(self, text: str) -> int | None:
-        """Where a text leaves what is known, if known text goes on there and it goes on too."""
+    def junction(self, text: str) -> tuple[int, int] | None:
+        """Where a text leaves what is known, if known text goes on there and it does too, and what is kept before."""
         at = self.agree(text)
         parts = any(_common(text, known) == at < len(known) for known in self.known)
-        return at if 0 < at < len(text) and parts else None
+        above = max((len(entry.text) for entry in self.path(text[:at])), default=0)
+        return (at, above) if 0 < at < len(text) and parts else None
 
     def references(self) -> Counter[int]:
         """Holders of each page."""

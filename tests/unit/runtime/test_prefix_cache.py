@@ -32,10 +32,16 @@ def key(text: str) -> tuple[int, bytes]:
 
 
 class Shelf(Below):
-    """A tier below with room for a few copies."""
+    """A tier below with room for a few copies. writing: on their way to a file, which keeps them where they are."""
 
     def __init__(self, room: int) -> None:
-        self.room, self.copies = room, list[Checkpoint]()
+        self.room, self.copies, self.writing = room, list[Checkpoint](), list[Checkpoint]()
+
+    def settle(self) -> bool:
+        writing, self.writing = self.writing, []
+        for checkpoint in writing:
+            checkpoint.busy -= 1
+        return bool(writing)
 
     def demote(self, checkpoint: Checkpoint) -> bool:
         assert checkpoint.index is not None and checkpoint.copy is None
@@ -58,6 +64,7 @@ class CacheMachine(RuleBasedStateMachine):
     """The model decides by itself who may go; where several are worth the same, the cache may choose among them.
 
     holds: of requests, as the cache's objects: the model's entry may be gone, and another have come for its text.
+    writing: entries on their way to a file.
     """
 
     def __init__(self) -> None:
@@ -66,6 +73,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.model = NaiveCache(ROWS, PAGES, ROOM, RESERVED)
         self.holds: list[tuple[Checkpoint, Entry]] = []
         self.scopes: list[tuple[AbstractContextManager[None], Entry]] = []
+        self.writing: list[Entry] = []
 
     # Doing the same on both sides
 
@@ -81,8 +89,22 @@ class CacheMachine(RuleBasedStateMachine):
         """Which of the candidates lost its row."""
         return next((entry for entry in candidates if objects[entry.text].index is None), None)
 
+    def settle(self) -> bool:
+        writing, self.writing = self.writing, []
+        for entry in writing:
+            entry.busy -= 1
+        return bool(writing)
+
+    def next_to_leave(self, protected: str | None, for_pages: bool) -> tuple[list[Entry], Callable[[Entry], None]]:
+        """Who may go next, and how: for pages the held ones too, then those being written, then the protected one."""
+        if (least := self.model.least(protected)) or not for_pages:
+            return least, self.model.evict
+        if last := self.model.last_resort():
+            return last, self.model.give_up
+        return self.next_to_leave(protected, True) if self.settle() else (self.model.least(), self.model.evict)
+
     @contextmanager
-    def leaving(self, until: Callable[[], bool], protected: str | None = None, resort: bool = False):
+    def leaving(self, until: Callable[[], bool], protected: str | None = None, for_pages: bool = False):
         """Within, the cache may take rows; then the model says one by one whose they must have been."""
         objects = {entry.text: self.cache.get(key(entry.text)) for entry in self.model.entries}
         on_device = [text for text, checkpoint in objects.items() if checkpoint.index is not None]
@@ -92,23 +114,24 @@ class CacheMachine(RuleBasedStateMachine):
             gone = {text for text in on_device if objects[text].index is None}
             while gone:
                 assert not until(), f"{gone} left without need"
-                least = self.model.least(protected)
-                entry = self.left(least or (self.model.last_resort() if resort else []), objects)
-                assert entry is not None, f"{gone} left, not {[e.text for e in least]}"
-                (self.model.evict if least else self.model.give_up)(entry)
+                candidates, go = self.next_to_leave(protected, for_pages)
+                entry = self.left(candidates, objects)
+                assert entry is not None, f"{gone} left, not {[e.text for e in candidates]}"
+                go(entry)
                 gone.remove(entry.text)
 
-    def take_page(self) -> int | None:
+    def take_page(self, protect: bool = False) -> int | None:
+        protected = self.protected(protect)
         try:
-            with self.leaving(lambda: bool(self.model.free_pages()), resort=True):
-                page = self.cache.take_page()
+            with self.leaving(lambda: bool(self.model.free_pages()), protected, for_pages=True):
+                page = self.cache.take_page(None if protected is None else key(protected))
         except OutOfPages:
-            assert not (self.model.free_pages() or self.model.least() or self.model.last_resort())
+            assert not (self.model.free_pages() or self.next_to_leave(None, True)[0])
             return None
         assert page in self.model.free_pages()
         return page
 
-    def take_pages(self, text: str) -> list[int] | None:
+    def take_pages(self, text: str, protect: bool = False) -> list[int] | None:
         """The pages of a seat that holds a text: what the nearest checkpoint above can share, and new ones."""
         seat = list(self.cache.shareable(ids(text), len(text)))
         above = [e for e in self.model.entries if e.row is not None and e.text != text and text.startswith(e.text)]
@@ -117,7 +140,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.cache.pages.share(seat)
         self.model.seats.append(seat)
         while len(seat) * PAGE_SIZE < len(text):
-            page = self.take_page()
+            page = self.take_page(protect)
             if page is None:
                 self.cache.pages.drop(seat)
                 self.model.seats.remove(seat)
@@ -163,7 +186,7 @@ class CacheMachine(RuleBasedStateMachine):
         """A seat processes a text and publishes or holds a checkpoint of all of it; it may stay and keep its pages."""
         self.cache.learn(ids(text))
         self.model.known.append(text)
-        seat = self.take_pages(text)
+        seat = self.take_pages(text, protect)
         if seat is None:
             return
         row = self.reserve(self.protected(protect))
@@ -190,9 +213,9 @@ class CacheMachine(RuleBasedStateMachine):
     def seat_leaves(self, which: Any) -> None:
         self.leave(which.choice(self.model.seats))
 
-    @rule()
-    def seat_grows(self) -> None:
-        page = self.take_page()
+    @rule(protect=st.booleans())
+    def seat_grows(self, protect: bool) -> None:
+        page = self.take_page(protect)
         if page is not None:
             self.model.seats.append([page])
 
@@ -264,6 +287,18 @@ class CacheMachine(RuleBasedStateMachine):
         scope.__exit__(None, None, None)
         entry.busy -= 1
 
+    @rule(which=st.randoms(use_true_random=False))
+    def begin_to_write(self, which: Any) -> None:
+        if picked := self.pick(which, lambda entry: entry.published and entry.row is not None):
+            picked[0].busy += 1
+            self.cache.below.writing.append(picked[0])
+            picked[1].busy += 1
+            self.writing.append(picked[1])
+
+    @rule()
+    def end_to_write(self) -> None:
+        assert self.cache.below.settle() == self.settle()
+
     @rule(which=st.randoms(use_true_random=False), reason=st.sampled_from([Reason.GRID, Reason.ASKED, Reason.HELD]))
     def use(self, which: Any, reason: Reason) -> None:
         if picked := self.pick(which):
@@ -282,7 +317,7 @@ class CacheMachine(RuleBasedStateMachine):
             assert self.cache.evict(None if protected is None else key(protected)) == some
         assert self.model.counts["evicted"] == evicted + some
 
-    @rule(text=texts | st.just(""))
+    @rule(text=st.text("ab", min_size=1, max_size=4))
     def clear(self, text: str) -> None:
         going = [entry for entry in self.model.entries if entry.free_to_go and entry.text.startswith(text)]
         assert self.cache.clear(lambda c: bytes(c.tokens[: len(text)]).decode() == text) == len(going)
@@ -296,15 +331,16 @@ class CacheMachine(RuleBasedStateMachine):
             self.cache.lost_copy(picked[0])
             self.model.lose_copy(picked[1])
 
-    @rule(text=texts)
-    def interrupt(self, text: str) -> None:
+    @rule(text=texts, seldom=st.integers(0, 3))
+    def interrupt(self, text: str, seldom: int) -> None:
         """In the middle of a hold: written, and nobody's yet."""
+        if seldom:
+            return
         seat, row = self.take_pages(text), self.reserve()
         if seat is not None and row is not None:
             self.publish(text, row, seat, Reason.HELD)
         self.reset()
 
-    @rule()
     def reset(self) -> None:
         self.cache.reset()
         self.model.reset()
@@ -344,6 +380,7 @@ class CacheMachine(RuleBasedStateMachine):
         published = {key(entry.text) for entry in entries if entry.published}
         assert {c.key for c in self.cache} == published and len(self.cache) == len(published)
         assert all(name in self.cache for name in published)
+        assert [c.key for c in self.cache.below.writing] == [key(entry.text) for entry in self.writing]
         copied = {key(entry.text) for entry in entries if entry.copied}
         assert {c.key for c in self.cache.below.copies} == copied == {c.key for c in self.cache.all() if c.copy}
 
@@ -361,7 +398,7 @@ class CacheMachine(RuleBasedStateMachine):
 
 
 TestCache = CacheMachine.TestCase
-TestCache.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestCache.settings = settings(max_examples=300, stateful_step_count=50, deadline=None)
 
 
 def written(cache: PrefixCache, text: str, reasons: Reason = Reason.PROMPT_END) -> Checkpoint:

@@ -26,7 +26,6 @@ class Waiting:
     id: int
     priority: int = 0
     client: str = ""
-    deadline: float | None = None
 
 
 class Model:
@@ -81,11 +80,11 @@ class QueueMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.queue, self.model = WaitingQueue(PATIENCE), Model(PATIENCE)
-        self.ids, self.running, self.now = itertools.count(), [], 0
+        self.ids, self.running = itertools.count(), []
 
-    @rule(client=st.sampled_from(CLIENTS), priority=st.sampled_from(PRIORITIES), left=st.none() | st.integers(0, 9))
-    def push(self, client: str, priority: int, left: int | None) -> None:
-        request = Waiting(next(self.ids), priority, client, None if left is None else self.now + left)
+    @rule(client=st.sampled_from(CLIENTS), priority=st.sampled_from(PRIORITIES))
+    def push(self, client: str, priority: int) -> None:
+        request = Waiting(next(self.ids), priority, client)
         self.queue.push(request)
         self.model.push(request)
 
@@ -115,15 +114,6 @@ class QueueMachine(RuleBasedStateMachine):
         self.queue.served(client, prompt, output)
         self.model.service[client] += PROMPT_WEIGHT * prompt + OUTPUT_WEIGHT * output
 
-    @rule(more=st.integers(0, 4))
-    def expire(self, more: int) -> None:
-        self.now += more
-        late = [r for r in self.model.waiting if r.deadline is not None and r.deadline <= self.now]
-        late.sort(key=lambda r: (r.deadline, r.id))
-        assert list(self.queue.expired(self.now)) == late
-        for request in late:
-            self.model.remove(request)
-
     @rule(which=st.randoms(use_true_random=False))
     def reset(self, which: Random) -> None:
         requests = [r for r in [*self.model.waiting, *self.running] if which.random() < 0.8]
@@ -138,6 +128,8 @@ class QueueMachine(RuleBasedStateMachine):
     def agree(self) -> None:
         waiting = self.model.waiting
         assert self.queue.peek() is self.queue.peek() is self.model.peek()
+        highest = self.queue.highest()
+        assert (highest.priority if highest else None) == max((r.priority for r in waiting), default=None)
         assert list(self.queue) == sorted(waiting, key=lambda r: r.id)
         assert len(self.queue) == len(waiting) and bool(self.queue) == bool(waiting)
         assert all(request in self.queue for request in waiting)
@@ -151,7 +143,7 @@ TestQueue.settings = settings(max_examples=80, stateful_step_count=60, deadline=
 
 def test_turns_of_one_client_and_empty_queues() -> None:
     queue = WaitingQueue()
-    assert not queue and queue.peek() is None and list(queue.expired(1e9)) == []
+    assert not queue and queue.peek() is queue.highest() is None
     for call in (queue.pop, lambda: queue.remove(Waiting(0)), lambda: queue.effective_priority(Waiting(0))):
         with pytest.raises(LookupError):
             call()
@@ -274,38 +266,24 @@ def test_the_length_of_a_line_wins_nothing(flood: int) -> None:
     assert len(admitted) <= 2
 
 
-def test_an_interrupted_caller_loses_nobody_to_a_deadline() -> None:
-    queue = WaitingQueue()
-    requests = [Waiting(i, deadline=float(i % 2)) for i in range(4)]
-    for request in requests:
-        queue.push(request)
-    with pytest.raises(KeyboardInterrupt):
-        for request in queue.expired(5.0):
-            if request is requests[2]:
-                raise KeyboardInterrupt
-    assert list(queue) == requests[1:]
-    assert list(queue.expired(5.0)) == [requests[2], requests[1], requests[3]] and not queue
-
-
-def test_counters_and_deadlines_stay_bounded(monkeypatch) -> None:
+def test_counters_stay_bounded(monkeypatch) -> None:
     monkeypatch.setattr(module, "REMEMBERED", 10)
     queue = WaitingQueue()
     for i in range(500):
         queue.served(f"c{i}", 1000 - i)
-        request = Waiting(i, client=f"c{i % 3}", deadline=1e9 + i)
+        request = Waiting(i, client=f"c{i % 3}")
         queue.push(request)
         assert queue.pop() is request
-    assert len(queue._service) <= 2 * 11 + 1 and len(queue._deadlines) <= module.FEW + 2
+    assert len(queue._service) <= 2 * 11 + 1
     assert {f"c{i}" for i in range(8)} <= set(queue._service), "those who owe most are remembered"
 
 
 def test_thousands_of_requests_are_no_trouble() -> None:
     queue, rng = WaitingQueue(), Random(5)
-    requests = [Waiting(i, rng.randrange(2), f"c{rng.randrange(100)}", rng.random() + 1e9) for i in range(10_000)]
+    requests = [Waiting(i, rng.randrange(2), f"c{rng.randrange(100)}") for i in range(10_000)]
     begun = time.perf_counter()
     for request in requests:
         queue.push(request)
     while queue:
-        assert not list(queue.expired(0.0))
         queue.served(queue.pop().client, 7, 3)
     assert time.perf_counter() - begun < 10
