@@ -8,6 +8,7 @@ import gc
 import itertools
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
