@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -301,7 +302,7 @@ class PrefixCache:
 
     def evict(self, protected: Key | None = None) -> bool:
         """Take the device row of what is worth least; False if all are in use, pinned, held or protected."""
-        victim = min(self.evictable(protected), key=self.worth, default=None)
+        victim = self._least(protected)
         if victim is None:
             return False
         if victim.copy is None and self.below.demote(victim):
@@ -309,6 +310,17 @@ class PrefixCache:
         self.counts.evicted += 1
         self._vacate(victim)
         return True
+
+    def _least(self, protected: Key | None) -> Checkpoint | None:
+        """Of those that may go, the one of least worth; pages are only counted where they can decide."""
+        least, found = math.inf, None
+        for checkpoint in self.evictable(protected):
+            scale = self._saved_tokens(checkpoint) / (self._clock - checkpoint.used + 1)
+            if scale / (self.row_bytes + len(checkpoint.pages) * self.page_bytes) < least:
+                here = self.worth(checkpoint)
+                if here < least:
+                    least, found = here, checkpoint
+        return found
 
     def evictable(self, protected: Key | None = None) -> list[Checkpoint]:
         """Checkpoints whose device row may be taken."""
@@ -326,10 +338,19 @@ class PrefixCache:
 
     def measure(self, checkpoint: Checkpoint) -> Worth:
         """What speaks for a checkpoint."""
-        above = next((n.end for n in checkpoint.node.above() if n.checkpoint is not None and n.checkpoint.published), 0)
-        own = sum(self.pages.references(page) == 1 for page in checkpoint.pages)
-        size = self.row_bytes + own * self.page_bytes
-        return Worth(saved_tokens=checkpoint.position - above, bytes=size, age=self._clock - checkpoint.used + 1)
+        size = self.row_bytes + self.pages.sole(checkpoint.pages) * self.page_bytes
+        return Worth(self._saved_tokens(checkpoint), size, age=self._clock - checkpoint.used + 1)
+
+    @staticmethod
+    def _saved_tokens(checkpoint: Checkpoint) -> int:
+        """Back to the next published checkpoint above."""
+        node = checkpoint.node.parent
+        while node is not None:
+            above = node.checkpoint
+            if above is not None and above.reasons:
+                return checkpoint.position - node.end
+            node = node.parent
+        return checkpoint.position
 
     def _vacate(self, checkpoint: Checkpoint) -> None:
         """Free its row and pages; without a copy elsewhere it is gone."""
@@ -343,8 +364,9 @@ class PrefixCache:
             self._forget(checkpoint)
 
     def _forget(self, checkpoint: Checkpoint) -> None:
-        checkpoint.node.checkpoint = None
-        self._entries.pop(checkpoint.key, None)
+        if self._entries.get(checkpoint.key) is checkpoint:
+            del self._entries[checkpoint.key]
+            self.tree.release(checkpoint.node)
 
     def _remove(self, checkpoint: Checkpoint) -> None:
         if checkpoint.copy is not None:

@@ -31,6 +31,10 @@ class PagePool:
         """How many holders a page has."""
         return self._references[page]
 
+    def sole(self, pages: Iterable[int]) -> int:
+        """How many of `pages` have one holder."""
+        return [self._references[page] for page in pages].count(1)
+
     def take(self) -> int:
         """A free page with one reference. Raises IndexError if there is none: ask `free` first."""
         page = self._free.pop()

@@ -70,13 +70,20 @@ class RadixTree:
 
     def learn(self, tokens: Sequence[int]) -> None:
         """Remember tokens as processed. A leaf without a checkpoint grows; no node is made on the way."""
-        text = array("i", tokens)
+        self._reach(array("i", tokens), exactly=False)
+
+    def node_at(self, tokens: Sequence[int]) -> Node:
+        """The node of exactly these tokens, made if need be."""
+        return self._reach(array("i", tokens), exactly=True)
+
+    def _reach(self, text: Tokens, exactly: bool) -> Node:
+        """Know a text; `exactly`: with a node at its end."""
         node, common, _ = self._descend(text)
         rest = text[common:]
-        if not rest:
-            return
-        if common < node.end:
+        if common < node.end and (rest or exactly):
             node = self._split(node, common)
+        if not rest:
+            return node
         if node.children or node.checkpoint is not None or node is self.root:
             parent, node = node, Node(node, rest, len(text), self.clock)
             parent.children[rest[0]] = node
@@ -85,12 +92,22 @@ class RadixTree:
         self.size += len(rest)
         if self.size > self.capacity:
             self._forget(self.capacity * 3 // 4, kept=node)
+        return node
 
-    def node_at(self, tokens: Sequence[int]) -> Node:
-        """The node of exactly these tokens, made if need be."""
-        self.learn(tokens)
-        node, common, _ = self._descend(array("i", tokens))
-        return self._split(node, common) if common < node.end else node
+    def release(self, node: Node) -> None:
+        """A node's checkpoint has gone: where a text goes on in one way only, it needs no node."""
+        node.checkpoint = None
+        for idle in (node, node.parent):
+            if idle is not None and idle.parent is not None and idle.checkpoint is None and len(idle.children) == 1:
+                self._join(idle)
+
+    def _join(self, node: Node) -> None:
+        """Give the edge of a node to its only child."""
+        [child] = node.children.values()
+        assert node.parent is not None
+        child.edge, child.parent = node.edge + child.edge, node.parent
+        node.parent.children[child.edge[0]] = child
+        node.children, node.parent = {}, None
 
     def _descend(self, text: Tokens) -> tuple[Node, int, list[Node]]:
         """The last node entered, the tokens that agree, every node entered."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from runtime.errors import BadOption, NotRetained
+from collections.abc import Callable
+from contextlib import suppress
+
+from runtime.errors import BadOption, NotRetained, QueueFull
+from runtime.request import Request
 from tests.state.differences import holds, same
 from tests.state.prompts import SAMPLING, prompt
 from tests.state.tracks import Track
@@ -22,20 +26,22 @@ def submit(
     text = prompt(source, cut, tail, texts, context - 1)
     temperature, seed = SAMPLING[sampling]
     chosen = cold.answer(text, temperature, seed, new)[4 * (stops - 6) :][:1] if stops >= 6 else []
-    positions = ((), (), (), (-1,), (3,), (5, -2), (len(text) + 3,), (-1000, 1000), (1, len(text)), (-len(text) // 2,))[asked]
-    request = world.engine.submit(
-        list(text),
-        max_new_tokens=new,
-        temperature=temperature,
-        seed=seed,
-        stop_tokens=chosen,
-        stop_at_eos=stops % 2 == 0,
-        priority=priority,
-        client="ab"[client],
-        deadline={7: FUTURE, 9: PAST}.get(deadline),
-        checkpoints=positions,
-        logprobs=max(0, logprobs - 6) if logprobs > 5 else None,
-    )
+    positions = _asked(asked, len(text))
+    options = {
+        "max_new_tokens": new,
+        "temperature": temperature,
+        "seed": seed,
+        "stop_tokens": chosen,
+        "stop_at_eos": stops % 2 == 0,
+        "priority": priority,
+        "client": "ab"[client],
+        "deadline": {7: FUTURE, 9: PAST}.get(deadline),
+        "checkpoints": positions,
+        "logprobs": max(0, logprobs - 6) if logprobs > 5 else None,
+    }
+    request = _unless_full(world, lambda: world.engine.submit(list(text), **options))
+    if request is None:
+        return
     absolute = frozenset(p if p > 0 else len(text) + p for p in positions)
     track = Track(
         request, text, temperature, seed, frozenset([*chosen, *([EOS] if stops % 2 == 0 else [])]),
@@ -43,6 +49,23 @@ def submit(
         expired=deadline == 9, seen=list(text),
     )  # fmt: skip
     world.add(track)
+
+
+def _asked(number: int, length: int) -> tuple[int, ...]:
+    """Positions to keep, most often none."""
+    some = {3: (-1,), 4: (3,), 5: (5, -2), 6: (length + 3,), 7: (-1000, 1000), 8: (1, length), 9: (-(length // 2),)}
+    return some.get(number, ())
+
+
+def _unless_full(world: World, ask: Callable[[], Request]) -> Request | None:
+    """Ask; None if the queue is full and that was said."""
+    waiting = len(world.unfinished()) - len(world.running())
+    try:
+        return ask()
+    except QueueFull:
+        holds(waiting >= world.setup.max_queue, f"the queue of {waiting} is said to be full")
+        world.tally.hit("queue full")
+        return None
 
 
 def cancel(world: World, pick: int) -> None:
@@ -66,12 +89,16 @@ def fork(world: World, pick: int, at: int, seed: int, new: int) -> None:
     limit = min(kept + new, context) if new else request.limit_len
     where = None if at == 0 and not request.finished else kept
     phase = _phase(parent)
-    _flushed_by_fork(world, parent, kept)
-    try:
-        child = world.engine.fork(request, SAMPLING[seed][1], at=where, max_new_tokens=new or None)
-    except BadOption:
-        holds(kept >= limit, f"a fork at {kept} with the limit {limit} is refused")
+    if kept >= limit:
+        with suppress(BadOption):
+            world.engine.fork(request, SAMPLING[seed][1], at=where, max_new_tokens=new or None)
+            holds(False, f"a fork at {kept} with the limit {limit} is not refused")
         return
+    made = {"at": where, "max_new_tokens": new or None}
+    child = _unless_full(world, lambda: world.engine.fork(request, SAMPLING[seed][1], **made))
+    if child is None:
+        return
+    _flushed_by_fork(world, parent, kept)
     world.tally.hit(f"forked: {phase}")
     base = tuple(parent.seen[:kept])
     track = Track(
@@ -113,6 +140,9 @@ def rewind(world: World, pick: int, to: int, seed: int) -> None:
     phase = _phase(track)
     try:
         request.rewind(position, new_seed)
+    except QueueFull:
+        holds(request.finished and len(world.unfinished()) - len(world.running()) >= world.setup.max_queue, "queue full")
+        return
     except NotRetained:
         holds(position not in kept or world.before.lost() or world.before.host, f"{position} cannot be gone back to")
         world.tally.hit("rewind refused")

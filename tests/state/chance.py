@@ -15,10 +15,13 @@ CHOICES: dict[str, tuple[object, ...]] = {
     "interval": (8, 0, 5, None),
     "prefill_chunk": (16, 16, 7, 3),
     "prefill_budget": (None, None, 5, 20),
-    "rows": (24, 24, 7, 5, 0),
-    "spare_pages": (64, 64, 6, 0),
+    "rows": (24, 24, 24, 7, 5, 0),
+    "spare_pages": (64, 6, 0, 0),
     "host_rows": (0, 0, 3, 8),
-    "files": (False, False, True),
+    "files": (False, True),
+    "files_bytes": (None, None, 100_000),
+    "max_queue": (1024, 1024, 3),
+    "scrub": (False, True),
     "eager": (False,) * 19 + (True,),
 }
 LIKELINESS = (0.0, 0.3, 1.0, 1.0, 1.0, 2.0)

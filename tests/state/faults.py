@@ -193,13 +193,14 @@ def sentinel_reused(engine: Engine) -> None:
 
 
 def recorded_on_live_state(engine: Engine) -> None:
-    """A step is recorded by running it on whatever is there."""
+    """A step is recorded by running it on the slots that it is for."""
     executor = engine.scheduler.executor
 
     def graph(method: Callable[..., Any], phase: Phase, size: int, *drafts: int, **options: object) -> Graph:
         known = len(executor.graphs)
         found = method(phase, size, *drafts, **options)
         if phase is Phase.STEP and len(executor.graphs) > known:
+            executor.seat_slots([seat.slot for seat in engine.scheduler.seats.decoding])
             with executor.package.compiling():
                 executor.package.step.step(engine.buffers.b, size, executor.drafting, *drafts)
         return found

@@ -131,7 +131,7 @@ def _close(world: World) -> None:
     world.engine.close()
     for track in unfinished:
         same("finish reason after close", track.request.finish_reason, "cancelled")
-    if world.writer is not None:
+    if world.writer is not None and world.setup.files_bytes is None:
         holds(on_device <= set(world.engine.scheduler.tiers.directory.keys()), "closed, and not all is in files")
 
 

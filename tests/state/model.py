@@ -53,6 +53,7 @@ class Model:
     due: set[Text] = field(default_factory=set)
     ever_admitted: set[int] = field(default_factory=set)
     chunked: int = 0
+    admissions: int = 0
 
     def __post_init__(self) -> None:
         self.limits = self.engine.package.plan.limits
@@ -98,6 +99,7 @@ class Model:
     def admit(self, slot: int, request: Request) -> None:
         """A request was given a slot; nothing is restored yet."""
         self.settle()
+        self.admissions += 1
         track, text = self.tracks[request.id], tuple(request.tokens[: request.target_len])
         waiting = [other.priority for other in self.engine.scheduler.queue]
         holds(all(priority <= request.priority for priority in waiting), f"request {request.id} goes before its turn")

@@ -54,7 +54,7 @@ OPERATIONS: dict[str, Operation] = {
     "rewind": Operation(asking.rewind, {**PICK, "to": (0, 5), "seed": (0, 3)}, _answered, weight=4),
     "set_drafts": Operation(running.set_drafts, {"drafts": (0, 7)}, lambda world: world.setup.drafting, weight=3),
     "poison": Operation(running.poison, {"number": (0, 1)}, weight=4),
-    "interrupt": Operation(running.interrupt, {"method": (0, 9), "number": (1, 6), "after": (0, 1)}, _unfinished),
+    "interrupt": Operation(running.interrupt, {"method": (0, 9), "number": (1, 5), "after": (0, 1)}, _unfinished, weight=2),
     "inspect": Operation(running.inspect, PICK, weight=2),
     "look": Operation(running.look, PICK, _some),
     "evict": Operation(keeping.evict, {"times": (1, 4)}, weight=2),

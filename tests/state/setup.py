@@ -17,7 +17,7 @@ class Setup:
     """Options of the engines of one run. rows: of the device's checkpoint pool, 0 for no checkpoints at all.
 
     spare_pages: beyond those that the slots may come to need; host_rows: of the host pool; files: a checkpoint
-    directory.
+    directory; scrub: scratch is filled with NaN before every replay.
     """
 
     drafts: int = 0
@@ -30,6 +30,9 @@ class Setup:
     spare_pages: int = 64
     host_rows: int = 0
     files: bool = False
+    files_bytes: int | None = None
+    max_queue: int = 1024
+    scrub: bool = False
     eager: bool = False
 
     def package(self, package: Package) -> Package:
@@ -54,6 +57,8 @@ class Setup:
             interval=self.interval,
             host_pool=self._host_pool(package),
             checkpoint_dir=folder if self.files else None,
+            checkpoint_dir_bytes=self.files_bytes if self.files else None,
+            max_queue=self.max_queue,
             prefill_chunk=self.prefill_chunk,
             prefill_budget=self.prefill_budget,
         )

@@ -41,12 +41,14 @@ class Bomb:
 
 
 class Witness(Lockstep):
-    """Takes the place of an engine's executor. bomb: what will interrupt it, if anything."""
+    """Takes the place of an engine's executor. bomb: what will interrupt it, if anything; scratch: to be scrubbed."""
 
     def __init__(self, inner: Executor, conv_width: int, pool: DevicePool, model: Model) -> None:
         super().__init__(inner, conv_width, pool)
         self.machine = ProtocolMachine(replace(self.machine.shape, max_slots=self.limits.max_slots + 1))
         self.model, self.bomb = model, None
+        scratch = [self.buffers[buffer.name] for buffer in self.package.plan.role("scratch")]
+        self.scratch = scratch if model.setup.scrub else []
 
     def _tick(self, method: str, after: bool = False) -> None:
         if self.bomb is not None:
@@ -116,6 +118,8 @@ class Witness(Lockstep):
     def replay(self, graph: Graph) -> None:
         self._tick("replay")
         key = next(key for key, known in self.graphs.items() if known is graph)
+        for tensor in self.scratch:
+            tensor.fill_(float("nan"))
         if key[0] is Phase.STEP:
             self._step(graph, key[1])
         else:

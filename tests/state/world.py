@@ -106,6 +106,7 @@ class World:
 
     def step(self) -> None:
         """One step of the engine, and what it handed out."""
+        free, waiting = self._free_and_waiting()
         overdue = [track for track in self.unfinished() if track.expired]
         try:
             emitted = self.engine.step()
@@ -114,12 +115,20 @@ class World:
             self._expire([track for track in overdue if track.request.finish_reason == "deadline"])
             raise
         self._expire(overdue)
+        holds(self.model.admissions >= min(free, waiting), f"{free} slots were free, and {waiting} requests waited")
+        self.model.admissions = 0
         for request, tokens in emitted:
             self.model.tracks[request.id].handed_out(tokens)
         self.model.seated()
         budget = self.setup.prefill_budget
         holds(budget is None or self.model.chunked <= budget, f"{self.model.chunked} tokens prefilled in a step")
         self.model.chunked = 0
+
+    def _free_and_waiting(self) -> tuple[int, int]:
+        """Slots that the next step must fill, with requests that are there for them."""
+        scheduler, late = self.engine.scheduler, {track.request for track in self.unfinished() if track.expired}
+        self.model.admissions = 0
+        return len(scheduler.seats.free), sum(request not in late for request in scheduler.queue)
 
     def _expire(self, tracks: list[Track]) -> None:
         for track in tracks:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from runtime.checkpoints.cache import Below, Checkpoint, PrefixCache, Reason
 from runtime.checkpoints.pages import PagePool
@@ -17,7 +17,7 @@ from runtime.checkpoints.retention import prefix_digests
 from runtime.errors import OutOfPages, PinRefused
 from tests.unit.runtime.naive_cache import PAGE_BYTES, ROW_BYTES, Entry, NaiveCache
 
-ROWS, PAGES, PAGE_SIZE, RESERVED, ROOM = 4, 7, 2, 4, 1
+ROWS, PAGES, PAGE_SIZE, RESERVED, ROOM = 4, 9, 2, 4, 2
 COUNTED = ("written", "evicted", "skipped", "demoted", "given_up")
 texts = st.text("ab", min_size=1, max_size=6)
 
@@ -181,6 +181,11 @@ class CacheMachine(RuleBasedStateMachine):
         """One that would go next."""
         return self.model.least()[0].text if protect and self.model.least() else None
 
+    @initialize(texts=st.lists(texts, min_size=3, max_size=6))
+    def begin(self, texts: list[str]) -> None:
+        for text in texts:
+            self.write(text, False, False, False)
+
     @rule(text=texts, hidden=st.booleans(), stays=st.booleans(), protect=st.booleans())
     def write(self, text: str, hidden: bool, stays: bool, protect: bool) -> None:
         """A seat processes a text and publishes or holds a checkpoint of all of it; it may stay and keep its pages."""
@@ -208,10 +213,27 @@ class CacheMachine(RuleBasedStateMachine):
         texts = sorted(entry.text for _, entry in self.holds if entry not in self.model.entries)
         self.write(which.choice(texts), hidden, False, False)
 
+    @rule(which=st.randoms(use_true_random=False))
+    def bring_back(self, which: Any) -> None:
+        """What only the tier below has, as the tiers do it: its copy stays meanwhile."""
+        if picked := self.pick(which, lambda entry: entry.row is None):
+            with self.cache.in_use(picked[0]):
+                picked[1].busy += 1
+                self.write(picked[1].text, not picked[1].published, False, False)
+            picked[1].busy -= 1
+
     @precondition(lambda self: self.model.seats)
     @rule(which=st.randoms(use_true_random=False))
     def seat_leaves(self, which: Any) -> None:
         self.leave(which.choice(self.model.seats))
+
+    @rule(which=st.randoms(use_true_random=False), times=st.integers(1, 3), stays=st.booleans())
+    def write_on(self, which: Any, times: int, stays: bool) -> None:
+        """Texts that go on where a known one does, or otherwise."""
+        for _ in range(times):
+            known = which.choice([*sorted(self.model.known), ""])
+            text = known[: which.randint(0, len(known))] + which.choice(["a", "b", "ab", "ba"])
+            self.write(text[:6], which.random() < 0.2, stays, which.random() < 0.3)
 
     @rule(protect=st.booleans())
     def seat_grows(self, protect: bool) -> None:
@@ -356,6 +378,13 @@ class CacheMachine(RuleBasedStateMachine):
         assert all(self.cache.usable(checkpoint, ids(text)) for checkpoint in self.cache.candidates(ids(text)))
         assert self.cache.known(ids(text)) == self.model.agree(text)
         assert self.cache.junction(ids(text)) == self.model.junction(text)
+
+    @precondition(lambda self: self.model.known)
+    @rule(which=st.randoms(use_true_random=False), more=st.text("ab", max_size=3))
+    def look_beside(self, which: Any, more: str) -> None:
+        """A text that leaves a known one somewhere."""
+        known = which.choice(sorted(self.model.known))
+        self.look_up(known[: which.randint(0, len(known))] + more)
 
     # Agreement
 
