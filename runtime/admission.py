@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from array import array
 
-from runtime.checkpoints.cache import Checkpoint, PrefixCache
+from runtime.checkpoints.cache import Checkpoint, PrefixCache, Reason
 from runtime.checkpoints.retention import NEVER, PrefixHash
 from runtime.checkpoints.tiers import Tiers
 from runtime.executor import Executor
@@ -66,6 +66,7 @@ class Admission:
         seat.room = len(seat.pages) * self.page_size
         if position == seat.request.prompt_len:
             seat.request.prompt_key = checkpoint.key
+            self.cache.justify(checkpoint, Reason.PROMPT_END)
 
     def _account(self, seat: Seat) -> None:
         """What was restored, and what has to be processed again though it was before."""

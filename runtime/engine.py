@@ -107,8 +107,8 @@ class Engine:
         parts = assemble(self.package, weights, options)
         self.buffers, self.scheduler, self.memory = parts.buffers, parts.scheduler, parts.memory
         self.tokenizer = ByteTokenizer(self.package.plan.specials)
-        self.cache = CacheView(self.scheduler.cache, self.scheduler.tiers, self._encode)
-        self.checkpoints = Store(self.scheduler.tiers)
+        self.cache = CacheView(self.scheduler.cache, self.scheduler.tiers, self._encode, self.scheduler.changing)
+        self.checkpoints = Store(self.scheduler.tiers, self.scheduler.changing)
         self._next_id = 0
         self._closed = False
         self._owner: int | None = None  # the thread of an AsyncFront, which alone may call

@@ -124,7 +124,7 @@ class Scheduler:
     # Interruption
 
     @contextmanager
-    def _changing(self) -> Iterator[None]:
+    def changing(self) -> Iterator[None]:
         """A change of several parts: if an exception leaves it, the next call abandons what was running."""
         self._recover()
         self._midway = True
@@ -308,7 +308,7 @@ class Scheduler:
 
     def cancel(self, request: Request, reason: str = "cancelled") -> None:
         """End a request between steps. Nothing of it is saved."""
-        with self._changing():
+        with self.changing():
             if not request.finished:
                 self._end(request, reason)
 
@@ -337,7 +337,7 @@ class Scheduler:
 
     def preempt(self, request: Request) -> None:
         """Take the slot of a running request between steps. It goes on later with the same bits."""
-        with self._changing():
+        with self.changing():
             seat = self.seats.of(request)
             assert seat is not None
             self._preempt(seat)
@@ -353,7 +353,7 @@ class Scheduler:
 
     def fork(self, parent: Request, child: Request) -> None:
         """Queue a request that has the parent's tokens, or their beginning, as its past."""
-        with self._changing():
+        with self.changing():
             self.counters.requests += 1
             self.roster.enter(child)
             if not parent.finished and not parent.pending:
@@ -374,7 +374,7 @@ class Scheduler:
 
     def rewind(self, request: Request, checkpoint: Checkpoint) -> None:
         """Back to a checkpoint on the request's own path: the tokens after it are gone, and are drawn again."""
-        with self._changing():
+        with self.changing():
             self.cache.hold(checkpoint)
             self._withdraw(request)
             self.roster.let_go(request)
@@ -384,7 +384,7 @@ class Scheduler:
 
     def retained_by(self, request: Request) -> list[Checkpoint]:
         """Checkpoints of a request's own text, the shallowest first; what is due is written first."""
-        with self._changing():
+        with self.changing():
             seat = self.seats.of(request)
             if seat is not None:
                 self.emitter.flush(seat)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from runtime.checkpoints.tiers import Tiers
 from runtime.errors import NotCached
 
 TAIL = 8
+Changing = Callable[[], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,9 @@ def _render(table: Table) -> str:
 class CacheView:
     """What an application may do with the cache. Prompts are text, bytes or ids, as in `submit`."""
 
-    def __init__(self, cache: PrefixCache, tiers: Tiers, encode: Callable[[Any], list[int]]) -> None:
-        self._cache, self._tiers, self._encode = cache, tiers, encode
+    def __init__(self, cache: PrefixCache, tiers: Tiers, encode: Callable[[Any], list[int]], changing: Changing) -> None:
+        """encode: what `submit` makes of a prompt; changing: the scope of a change, which an interruption undoes."""
+        self._cache, self._tiers, self._encode, self._changing = cache, tiers, encode, changing
 
     def explain(self) -> Account:
         """What is kept, and why."""
@@ -128,7 +131,9 @@ class CacheView:
         Raises NotCached if there is none, PinRefused if slots could come to lack rows or pages.
         """
         checkpoint = self._cache.find(self._encode(prompt))
-        if checkpoint is None or not self._tiers.bring(checkpoint):
+        with self._changing():
+            there = checkpoint is not None and self._tiers.bring(checkpoint)
+        if checkpoint is None or not there:
             raise NotCached(what="pin")
         self._cache.pin(checkpoint)
         return checkpoint.position
@@ -143,8 +148,10 @@ class CacheView:
     def evict(self, prompt: Any) -> int:
         """Give up a prompt's checkpoints, on its way and beyond, unless in use, held or pinned. Returns how many."""
         tokens = self._encode(prompt)
-        return self._cache.clear(lambda c: list(c.tokens[: min(len(tokens), c.position)]) == tokens[: c.position])
+        with self._changing():
+            return self._cache.clear(lambda c: list(c.tokens[: min(len(tokens), c.position)]) == tokens[: c.position])
 
     def clear(self) -> int:
         """Give up every checkpoint that is not in use, held or pinned. Returns how many."""
-        return self._cache.clear()
+        with self._changing():
+            return self._cache.clear()

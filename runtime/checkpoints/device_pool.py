@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from runtime.buffers import Buffers
 from runtime.checkpoints.cache import Checkpoint
-from runtime.checkpoints.image import CheckpointImage, ImageLayout, PageImage, PageKey
+from runtime.checkpoints.image import CheckpointImage, ImageLayout, PageImage, PageKey, drafter_caches
 from runtime.layouts import clear_entries
-from runtime.plan import Plan
 
 
 class DevicePool:
@@ -26,13 +25,14 @@ class DevicePool:
         """
         assert checkpoint.index is not None
         keys = self.layout.page_keys(checkpoint.tokens, checkpoint.position)
+        pages = checkpoint.pages if self.layout.page else ()  # without attention there is nothing in them
         parts = {name: self.buffers[name][checkpoint.index] for name in self.layout.parts}
         image = CheckpointImage(
             checkpoint.position,
             tuple(checkpoint.tokens[: checkpoint.position]),
             checkpoint.digest,
             {name: tensor.cpu() if to_host else tensor for name, tensor in parts.items()},
-            tuple(self._page(key, page, to_host) for key, page in zip(keys, checkpoint.pages, strict=True)),
+            tuple(self._page(key, page, to_host) for key, page in zip(keys, pages, strict=True)),
         )
         if keys and keys[-1][0] < 0:
             self._clear(image.pages[-1], checkpoint.position, len(keys) - 1)
@@ -58,9 +58,3 @@ class DevicePool:
         for number, page in pages.items():
             for name, tensor in image.pages[number].tensors.items():
                 self.buffers[name][page].copy_(tensor)
-
-
-def drafter_caches(plan: Plan) -> Sequence[str]:
-    """The KV buffers that the MTP module writes."""
-    written = {name for launch in plan.sections.get("drafter", ()) for name in launch.args.values()}
-    return [name for name in plan.kv_buffers if name in written]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -44,9 +45,16 @@ class HostPool:
         """Free rows and pages."""
         return len(self._free_rows), len(self._free_pages)
 
-    def fits(self, keys: Sequence[PageKey]) -> bool:
-        """Whether a checkpoint with these pages has room now."""
-        return bool(self._free_rows) and sum(key not in self._where for key in keys) <= len(self._free_pages)
+    def fits(self, keys: Sequence[PageKey], without: Sequence[HostCopy] = ()) -> bool:
+        """Whether a checkpoint with these pages has room now, or would have without some copies."""
+        given = Counter(key for copy in without for key, _ in copy.pages)
+        going = {key for key, count in given.items() if count == self._holders[key]}
+        wanted = sum(key not in self._where or key in going for key in keys)
+        return bool(self._free_rows or without) and wanted <= len(self._free_pages) + len(going)
+
+    def sole(self, copy: HostCopy) -> int:
+        """Pages that only this copy has."""
+        return sum(self._holders[key] == 1 for key, _ in copy.pages)
 
     def put(self, image: CheckpointImage) -> HostCopy:
         """Copy an image in. It must fit."""

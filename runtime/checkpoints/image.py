@@ -92,7 +92,8 @@ class CheckpointImage:
 def image_layout(plan: Plan, stamp: str, drafting: bool) -> ImageLayout:
     """The layout of a plan's checkpoints."""
     parts = [plan.buffers[part.checkpoint] for part in plan.checkpoint_parts]
-    caches = [plan.buffers[name] for name in plan.kv_buffers]
+    unused = () if drafting else drafter_caches(plan)
+    caches = [plan.buffers[name] for name in plan.kv_buffers if name not in unused]
     return ImageLayout(
         model=plan.name,
         stamp=stamp,
@@ -101,6 +102,12 @@ def image_layout(plan: Plan, stamp: str, drafting: bool) -> ImageLayout:
         parts={buffer.name: (buffer.shape[1:], buffer.dtype) for buffer in parts},
         page={buffer.name: (buffer.shape[1:], buffer.dtype) for buffer in caches},
     )
+
+
+def drafter_caches(plan: Plan) -> Sequence[str]:
+    """The KV buffers that the MTP module writes."""
+    written = {name for launch in plan.sections.get("drafter", ()) for name in launch.args.values()}
+    return [name for name in plan.kv_buffers if name in written]
 
 
 def _bytes(tensors: Mapping[str, tuple[Shape, str]]) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from runtime.checkpoints.archive import ArchiveReport, load_archive, save_archive
@@ -11,8 +13,9 @@ from runtime.checkpoints.tiers import Tiers
 class Store:
     """The published checkpoints of an engine as files."""
 
-    def __init__(self, tiers: Tiers) -> None:
-        self._tiers = tiers
+    def __init__(self, tiers: Tiers, changing: Callable[[], AbstractContextManager[None]]) -> None:
+        """changing: the scope of a change, which an interruption undoes."""
+        self._tiers, self._changing = tiers, changing
 
     def save(self, path: str | Path) -> ArchiveReport:
         """Write all published checkpoints to one file, whole or not at all. Raises CheckpointNotWritten."""
@@ -25,7 +28,8 @@ class Store:
         CheckpointFileFormat, naming it.
         """
         images = load_archive(Path(path), self._tiers.device.layout)
-        return sum(self._tiers.adopt(image) is not None for image in images)
+        with self._changing():
+            return sum(self._tiers.adopt(image) is not None for image in images)
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until the checkpoint directory has all that was handed to it; False if that took too long."""

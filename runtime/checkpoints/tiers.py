@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from runtime.checkpoints.cache import Below, Checkpoint, Key, PrefixCache, Reason
 from runtime.checkpoints.device_pool import DevicePool
 from runtime.checkpoints.directory import CheckpointDirectory
+from runtime.checkpoints.eviction import worth
 from runtime.checkpoints.host_pool import HostCopy, HostPool
 from runtime.checkpoints.image import CheckpointImage
 from runtime.checkpoints.pools import Pools
@@ -105,21 +107,32 @@ class Tiers(Below):
         if self.host is None:
             return False
         keys = self.device.layout.page_keys(checkpoint.tokens, checkpoint.position)
-        worth = self.cache.worth(checkpoint)
-        while not self.host.fits(keys):
-            victim = min(self._copied(), key=self._worth_of_copy, default=None)
-            if victim is None or self._worth_of_copy(victim) > worth:
+        going: list[Checkpoint] = []
+        cheapest = iter(self._worth_less(checkpoint))
+        while not self.host.fits(keys, [c.copy for c in going if isinstance(c.copy, HostCopy)]):
+            victim = next(cheapest, None)
+            if victim is None:
                 return False
+            going.append(victim)
+        for victim in going:
             self._drop_copy(victim)
         checkpoint.copy = self.host.put(self.device.image(checkpoint))
         return True
 
-    def _copied(self) -> list[Checkpoint]:
-        return [c for c in self.cache.all() if c.copy is not None and not (c.busy or (c.holders and c.index is None))]
+    def _worth_less(self, checkpoint: Checkpoint) -> list[Checkpoint]:
+        """Those whose copies may go in favour of a checkpoint, the cheapest first."""
+        copied = [c for c in self.cache.all() if c.copy is not None and not (c.busy or (c.holders and c.index is None))]
+        most = self.cache.worth(checkpoint)
+        return sorted((c for c in copied if self._worth_of_copy(c) <= most), key=self._worth_of_copy)
 
     def _worth_of_copy(self, checkpoint: Checkpoint) -> float:
         """Nothing, while the checkpoint is on the device as well."""
-        return 0.0 if checkpoint.index is not None else self.cache.worth(checkpoint)
+        if checkpoint.index is not None:
+            return 0.0
+        assert self.host is not None and isinstance(checkpoint.copy, HostCopy)
+        pages = self.host.sole(checkpoint.copy) * self.cache.page_bytes
+        measured = self.cache.measure(checkpoint)
+        return worth(replace(measured, bytes=measured.bytes + pages))
 
     def _drop_copy(self, checkpoint: Checkpoint) -> None:
         assert self.host is not None and isinstance(checkpoint.copy, HostCopy)

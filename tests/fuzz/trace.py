@@ -70,16 +70,18 @@ class Fuzz:
         ]
         scheduler = engine.scheduler
         lockstep = Lockstep(scheduler.executor, max(widths, default=1), scheduler.tiers.device)
-        scheduler.executor = scheduler.emitter.executor = lockstep
+        for part in (scheduler, scheduler.emitter, scheduler.admission):
+            part.executor = lockstep
         return engine
 
     def _small_engine(self, drafts: int) -> Engine:
         """One with so few checkpoint rows that most of what is kept goes through a host pool not much larger."""
-        limits = replace(self.limits, checkpoint_slots=FEW_ROWS)
+        rows = min(FEW_ROWS, self.limits.checkpoint_slots)
+        limits = replace(self.limits, checkpoint_slots=rows)
         package = replace(self.package, plan=replace(self.package.plan, limits=limits))
         layout = image_layout(package.plan, "", drafting=drafts > 0)
-        pages = -(-limits.num_pages // FEW_ROWS) if layout.page else 0
-        room = host_pool_bytes(layout, 2 * FEW_ROWS, 2 * FEW_ROWS * pages)
+        pages = -(-limits.num_pages // rows) if layout.page else 0
+        room = host_pool_bytes(layout, 2 * rows, 2 * rows * pages)
         return self._engine(drafts, package, host_pool=room, prefill_budget=self.limits.prefill_chunk)
 
     def _questions(self) -> list[Question]:

@@ -21,7 +21,7 @@ from tests.state.workers import Portion, portions
 
 def main(
     runs: Annotated[int, typer.Option(min=1, help="Runs; each has an engine of its own.")] = 2000,
-    operations: Annotated[int, typer.Option(min=1, help="Operations of a run; then it runs until nothing is left.")] = 50,
+    operations: Annotated[int, typer.Option(min=1, help="Operations of a run, before its end.")] = 50,
     seed: Annotated[int, typer.Option(help="Seed of the first run; the others follow.")] = 0,
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
     shrink: Annotated[bool, typer.Option(help="Make a run that differs small.")] = True,

@@ -9,6 +9,7 @@ from runtime.checkpoints.cache import Checkpoint
 from runtime.engine import Engine
 from runtime.seats import Seat
 from tests.state.differences import holds, same
+from tests.state.texts import prefix_of
 
 
 def partition(what: str, free: Iterable[int], used: Iterable[int], count: int) -> None:
@@ -113,7 +114,7 @@ def _check_tree(engine: Engine, kept: list[Checkpoint]) -> None:
                 found[whole] = child.checkpoint
             pending.append((child, whole))
     same("tokens in the tree", tree.size, size)
-    same("checkpoints in the tree", set(found), {tuple(c.tokens[: c.position]) for c in kept})
+    same("checkpoints in the tree", set(found), {prefix_of(c) for c in kept})
     for checkpoint in kept:
-        text = tuple(checkpoint.tokens[: checkpoint.position])
+        text = prefix_of(checkpoint)
         holds(found[text] is checkpoint, f"the tree has another checkpoint at {checkpoint.position}")

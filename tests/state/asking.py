@@ -141,7 +141,9 @@ def rewind(world: World, pick: int, to: int, seed: int) -> None:
     try:
         request.rewind(position, new_seed)
     except QueueFull:
-        holds(request.finished and len(world.unfinished()) - len(world.running()) >= world.setup.max_queue, "queue full")
+        holds(
+            request.finished and len(world.unfinished()) - len(world.running()) >= world.setup.max_queue, "queue full"
+        )
         return
     except NotRetained:
         holds(position not in kept or world.before.lost() or world.before.host, f"{position} cannot be gone back to")

@@ -25,7 +25,8 @@ class Contents:
             if checkpoint.index is not None:
                 found = bits.checkpoint(checkpoint.index, checkpoint.pages, checkpoint.position)
                 expected = self.seen.setdefault((bits.drafting, name_of(checkpoint)), found)
-                holds(found == expected, f"the checkpoint at {checkpoint.position} has changed, or differs from an equal one")
+                name = f"the checkpoint at {checkpoint.position}"
+                holds(found == expected, f"{name} has changed, or is not as others of its prefix were")
 
     def prove(self, cold: Cold, drafting: bool, text: Text) -> int:
         """What was seen of a prefix is what a cold engine holds. Returns 1 if that was not known before."""

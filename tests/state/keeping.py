@@ -7,7 +7,7 @@ from dataclasses import replace
 from runtime.errors import CheckpointFileForeign, NotCached, PinRefused
 from tests.state.differences import holds, same
 from tests.state.setup import Setup
-from tests.state.texts import Text
+from tests.state.texts import Text, prefix_of
 from tests.state.world import World
 
 
@@ -25,7 +25,7 @@ def clear(world: World, pick: int) -> None:
     texts = [tuple(track.seen) for track in world.tracks]
     chosen = texts[-pick % len(texts)] if pick and texts else ()
     cache, before = world.engine.scheduler.cache, world.model.published()
-    stays = {tuple(c.tokens[: c.position]) for c in cache.all() if c.busy or c.pins or c.holders}
+    stays = {prefix_of(c) for c in cache.all() if c.busy or c.pins or c.holders}
     going = {text for text in before - stays if _on_the_way(text, chosen)}
     found = world.engine.cache.evict(list(chosen)) if chosen else world.engine.cache.clear()
     same("given up", found, len(going))
@@ -41,7 +41,7 @@ def _on_the_way(text: Text, chosen: Text) -> bool:
 def pin(world: World, pick: int) -> None:
     """Keep the longest checkpoint of a text on the device."""
     text = tuple(world.tracks[pick % len(world.tracks)].seen)
-    kept = [c for c in world.engine.scheduler.cache.all() if c.published and text[: c.position] == tuple(c.tokens[: c.position])]
+    kept = [c for c in world.engine.scheduler.cache.all() if c.published and prefix_of(c) == text[: c.position]]
     best = max(kept, key=lambda c: c.position, default=None)
     on_device = best is not None and best.index is not None
     try:
@@ -109,24 +109,19 @@ def write(world: World, count: int) -> None:
 
 def reopen(world: World, kill: int, change: int) -> None:
     """A new engine over the same directory, after the old one was closed, or just vanished."""
-    engine, writer = world.engine, world.writer
     for track in world.tracks:
         world.remember(tuple(track.seen))
     if not kill:
         _close(world)
-    elif writer is not None:
-        world.tally.hit("images lost in a crash", writer.pending)
+    elif world.writer is not None:
+        world.tally.hit("images lost in a crash", world.writer.pending)
     world.tally.hit("killed" if kill else "closed")
     world.open(changed(world.setup, change))
     world.before = world.new_before()
-    del engine
 
 
 def _close(world: World) -> None:
-    published = world.model.published() if world.setup.files else set()
-    on_device = {
-        c.key for c in world.engine.scheduler.cache.all() if c.index is not None and tuple(c.tokens[: c.position]) in published
-    }
+    on_device = {c.key for c in world.engine.scheduler.cache.all() if c.index is not None and c.published}
     unfinished = world.unfinished()
     world.engine.close()
     for track in unfinished:

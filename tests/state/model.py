@@ -6,7 +6,7 @@ for those to say who look at the counters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dsl.reference.protocol.policy import token_hash
@@ -16,7 +16,7 @@ from runtime.request import Request
 from tests.state.differences import holds, same
 from tests.state.setup import Setup
 from tests.state.tally import Tally
-from tests.state.texts import Text, Texts
+from tests.state.texts import Text, Texts, prefix_of
 from tests.state.tracks import Track
 
 
@@ -112,7 +112,7 @@ class Model:
     def _past(self, request: Request, text: Text) -> tuple[list[int], bool]:
         """Positions to resume from, the best first, and whether the best one cannot fail."""
         held = request.held
-        there = [c for c in self.cache.all() if c.published and tuple(c.tokens[: c.position]) == text[: c.position]]
+        there = [c for c in self.cache.all() if c.published and prefix_of(c) == text[: c.position]]
         on_device = {c.position for c in there if c.index is not None and c.position <= len(text)}
         positions = {c.position for c in there if c.position <= len(text)} | self._in_files(text)
         positions, on_device = (positions, on_device) if self.enabled else (set(), set())
@@ -131,7 +131,7 @@ class Model:
     def restore(self, slot: int, checkpoint: Checkpoint) -> None:
         """The slot takes a checkpoint."""
         seated = self.seats[slot]
-        same(f"tokens of what slot {slot} is restored from", tuple(checkpoint.tokens[: checkpoint.position]),
+        same(f"tokens of what slot {slot} is restored from", prefix_of(checkpoint),
              seated.text[: checkpoint.position])  # fmt: skip
         seated.committed = checkpoint.position
 
@@ -162,7 +162,7 @@ class Model:
     # Prefill
 
     def find_junction(self, slot: int) -> None:
-        """A chunk is about to be laid out: where does the prompt leave known text, and is that far from what is kept?"""
+        """A chunk is about to be laid out: where the prompt leaves known text, if that is far from what is kept."""
         self.settle()
         track = self.seats[slot].track
         prompt = tuple(track.seen[: track.prompt_len])
@@ -278,11 +278,8 @@ class Model:
     def interrupted(self) -> None:
         """The engine has dropped all seats, and forgot the text that no checkpoint has."""
         self.seats = {}
-        self.texts = Texts(c.tokens[: c.position] for c in self.cache.all())
+        self.texts = Texts(prefix_of(c) for c in self.cache.all())
 
     def published(self) -> set[Text]:
         """What others may resume from now, in whatever tier."""
-        return {tuple(c.tokens[: c.position]) for c in self.cache.all() if c.published}
-
-
-
+        return {prefix_of(c) for c in self.cache.all() if c.published}

@@ -13,7 +13,7 @@ Possible = Callable[[World], bool]
 
 @dataclass(frozen=True)
 class Operation:
-    """run: does it; ranges: of its arguments, both ends included, 0 being the simplest; weight: how often it is drawn."""
+    """run: does it; ranges: of its arguments, both ends included, the low one the simplest; weight: when drawing."""
 
     run: Callable[..., None]
     ranges: Mapping[str, tuple[int, int]]
@@ -42,7 +42,7 @@ OPERATIONS: dict[str, Operation] = {
     "submit": Operation(
         asking.submit,
         {
-            "source": (0, 17), "cut": (0, 7), "tail": (0, 3), "sampling": (0, 3), "new": (1, 24), "stops": (0, 9),
+            "source": (0, 18), "cut": (0, 7), "tail": (0, 3), "sampling": (0, 3), "new": (1, 24), "stops": (0, 9),
             "priority": (0, 2), "client": (0, 1), "deadline": (0, 9), "asked": (0, 9), "logprobs": (0, 9),
         },
         weight=10,
@@ -54,7 +54,9 @@ OPERATIONS: dict[str, Operation] = {
     "rewind": Operation(asking.rewind, {**PICK, "to": (0, 5), "seed": (0, 3)}, _answered, weight=4),
     "set_drafts": Operation(running.set_drafts, {"drafts": (0, 7)}, lambda world: world.setup.drafting, weight=3),
     "poison": Operation(running.poison, {"number": (0, 1)}, weight=4),
-    "interrupt": Operation(running.interrupt, {"method": (0, 9), "number": (1, 5), "after": (0, 1)}, _unfinished, weight=2),
+    "interrupt": Operation(
+        running.interrupt, {"method": (0, 9), "number": (1, 5), "after": (0, 1)}, _unfinished, weight=2
+    ),
     "inspect": Operation(running.inspect, PICK, weight=2),
     "look": Operation(running.look, PICK, _some),
     "evict": Operation(keeping.evict, {"times": (1, 4)}, weight=2),

@@ -19,6 +19,7 @@ POOL: tuple[Text, ...] = (
     LONG[:1],
     OTHER[:17],
     LONG,
+    (*LONG, *OTHER[:20]),
 )
 TAILS: tuple[Text, ...] = ((), (65, 66), (3,), tuple(b"and now for something else"))
 SAMPLING = ((0.0, 0), (0.9, 1), (0.9, 2), (0.5, -7))

@@ -74,5 +74,3 @@ def look(world: World, pick: int) -> None:
         logits = world.engine.logits(other.request)
         expected = world.subject.cold.logits(other.seen[:-1])
         same(f"logits of request {other.request.id}", logits.tolist(), expected.tolist())
-
-

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from runtime.checkpoints.cache import Checkpoint
+
 Text = tuple[int, ...]
+
+
+def prefix_of(checkpoint: Checkpoint) -> Text:
+    """The tokens that a checkpoint stands for."""
+    return tuple(checkpoint.tokens[: checkpoint.position])
 
 
 class Texts:

@@ -18,8 +18,8 @@ class Track:
     """One request. base: its text when its present seed began to count; seen: tokens so far, as handed out.
 
     asked, junctions: positions beyond grid and prompt end; emitted: over its whole life, those rewound over too;
-    scored_from: position of the first token with logprobs; scored: none was lost in an interruption; ended: the reason that it has to have; expired: its deadline
-    has passed already.
+    scored_from: position of the first token with logprobs; scored: none was lost in an interruption; ended: the reason
+    that it has to have, if it is not its answer's; expired: its deadline has passed already; checked: tokens compared.
     """
 
     request: Request

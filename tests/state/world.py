@@ -6,10 +6,10 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-
 from runtime.engine import Engine
 from runtime.request import Progress, Request
 from tests.state.allocator import check_allocator
+from tests.state.before import Before
 from tests.state.bits import Bits
 from tests.state.contents import Contents, check_slot
 from tests.state.differences import holds, same
@@ -17,7 +17,7 @@ from tests.state.model import Model
 from tests.state.setup import Setup
 from tests.state.subject import CONV_WIDTH, Subject
 from tests.state.tally import Tally
-from tests.state.texts import Text
+from tests.state.texts import Text, prefix_of
 from tests.state.tracks import Track
 from tests.state.witness import watch
 from tests.state.writer import make_patient
@@ -27,9 +27,10 @@ PROVEN_AT_END = 2
 
 
 class World:
-    """The engine and what is known of it. tracks: requests of the present engine; memory: texts of the last requests.
+    """The engine and what is known of it. Operations are functions of `tests.state.operations`.
 
-    archive: prefixes in the file that was saved last; pins: by prefix. Operations are functions of tests.state.operations.
+    tracks: requests of the present engine; memory: texts of earlier ones; archive: prefixes in the file that was saved
+    last; pins: by prefix; history: operations so far; differed: the last of them has not ended well.
     """
 
     def __init__(self, subject: Subject, setup: Setup, contents: Contents, tally: Tally) -> None:
@@ -96,7 +97,7 @@ class World:
     def new_before(self) -> Before:
         """What there is now, for the checks after the next operation."""
         self.model.fresh()
-        return Before(self)
+        return Before(self.engine, self.model)
 
     def between(self) -> None:
         """Check what is published between two steps of one operation."""
@@ -170,12 +171,14 @@ class World:
         self._check_pins()
         self.contents.check(self.engine, self.bits)
         self._check_lengths()
+        same("files refused", self.engine.scheduler.tiers.refused, 0)
 
     def _check_pins(self) -> None:
-        pinned = {tuple(c.tokens[: c.position]): c.pins for c in self.engine.scheduler.cache.all() if c.pins}
+        pinned = {prefix_of(c): c.pins for c in self.engine.scheduler.cache.all() if c.pins}
         same("pins", pinned, self.pins)
         for checkpoint in self.engine.scheduler.cache.all():
-            holds(not checkpoint.pins or checkpoint.index is not None, f"pinned at {checkpoint.position}, not on the device")
+            on_device = checkpoint.index is not None
+            holds(on_device or not checkpoint.pins, f"pinned at {checkpoint.position}, and not on the device")
 
     def _check_lengths(self) -> None:
         for seat in self.engine.scheduler.seats.all():
@@ -236,45 +239,3 @@ class World:
     def close(self) -> None:
         """Give up the run."""
         self._folder.cleanup()
-
-
-class Before:
-    """What there was before an operation. partial: it was interrupted, so that not all that was due was written."""
-
-    def __init__(self, world: World) -> None:
-        self.world, self.cache = world, world.engine.scheduler.cache
-        self.published = world.model.published()
-        self.counts = self._counts()
-        self.host = world.setup.host_rows > 0
-        self.partial = False
-
-    def _counts(self) -> dict[str, int]:
-        return vars(self.cache.counts).copy()
-
-    def lost(self) -> int:
-        """Checkpoints that the counters say were given up, or not written, since then."""
-        now = self._counts()
-        return sum(now[name] - self.counts[name] for name in ("evicted", "skipped", "given_up"))
-
-    def check_published(self) -> None:
-        """What is published is what was, and what had to be, but for what the counters say was lost."""
-        world, found = self.world, self.world.model.published()
-        expected = self.published | world.model.due
-        unexpected = found - expected
-        holds(not unexpected, f"published, and should not be: {shown(unexpected)}")
-        missing = (self.published if self.partial else expected) - found
-        fine = not missing or self.lost() if self.host else len(missing) <= self.lost()
-        holds(fine, f"not published, and should be: {shown(missing)}")
-
-    def count_events(self) -> None:
-        """Into the tally."""
-        now = self._counts()
-        for name in ("written", "evicted", "restored", "skipped", "demoted", "promoted", "given_up", "read", "mismatched"):
-            self.world.tally.hit(f"checkpoints {name}", now[name] - self.counts[name])
-
-
-def shown(texts: set[Text]) -> str:
-    """Prefixes, in short."""
-    return ", ".join(f"{len(text)} tokens ending in {list(text[-4:])}" for text in sorted(texts, key=len)) or "none"
-
-

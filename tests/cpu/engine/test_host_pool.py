@@ -12,9 +12,11 @@ from runtime import errors
 from runtime.checkpoints.cache import Checkpoint
 from runtime.checkpoints.host_pool import HostCopy, HostPool, host_pool_bytes, host_pool_size
 from runtime.checkpoints.image import ImageLayout, PageKey, image_layout
+from runtime.checkpoints.retention import prefix_digests
 from runtime.engine import Engine
 from tests.cpu.engine.toys import (
     Ask,
+    Oracle,
     agreeing_weights,
     check_nothing_left,
     checkpoint_parts,
@@ -35,7 +37,7 @@ ROOMY = 1 << 20
 def contents(engine: Engine, checkpoint: Checkpoint) -> list[torch.Tensor]:
     """Every bit that the prefix decides: parts, the target's entries < position, the drafter's < position - 1."""
     found = [part.clone() for _, part in checkpoint_parts(engine, checkpoint)]
-    for name in engine.package.plan.kv_buffers:
+    for name in engine.scheduler.tiers.device.layout.page:
         count = checkpoint.position - name.startswith("mtp")
         found.append(kv_entries(engine, name, checkpoint.pages, count))
     return found
@@ -95,6 +97,32 @@ def test_an_answer_goes_on_from_the_host_pool_as_from_the_device(package, weight
             if again == ask:
                 assert request.accepted == first.accepted
         assert engine.scheduler.cache.counts.promoted == 5
+        check_nothing_left(engine)
+
+
+@pytest.mark.parametrize("kind", ["mamba", "attention"])
+def test_models_of_one_kind_of_layer_go_to_the_host_pool_too(tmp_path, cache, kind):
+    """Without attention there are no pages to be moved, without Mamba no states."""
+    spec = toy_spec(mtp=False, pattern=(kind, kind))
+    package, weights = write_toy(tmp_path / "package", cache, spec), agreeing_weights(spec)
+    oracle = Oracle(package, weights)
+    with Engine(with_interval(package, 5), weights, host_pool=ROOMY) as engine:
+        fill(engine)
+        published = {checkpoint.key for checkpoint in engine.scheduler.cache}
+        on_device = [checkpoint for checkpoint in engine.scheduler.cache if checkpoint.index is not None]
+        kept = {checkpoint.key: contents(engine, checkpoint) for checkpoint in on_device}
+        for cut in (44, 43, 21, 16):
+            empty_device(engine)
+            ask = Ask((*PROMPT[:cut], 7), 12)
+            longest = max(position for position, _ in published & set(prefix_digests(ask.prompt, range(45))))
+            request = ask.submit(engine)
+            drain(engine, poison=True)
+            assert (request.restored_position, request.recomputed_tokens) == (longest, cut - longest)
+            assert (request.output, request.finish_reason) == oracle(ask)
+            for checkpoint in engine.scheduler.cache:
+                if checkpoint.index is not None and checkpoint.key in kept:
+                    found = contents(engine, checkpoint)
+                    assert all(same_bits(a, b) for a, b in zip(found, kept[checkpoint.key], strict=True))
         check_nothing_left(engine)
 
 

@@ -24,7 +24,15 @@ TIERING = (
     *("tiers.demote", "tiers.bring", "tiers.device.load", "tiers.device.image", "tiers.host.put", "tiers.host.drop"),
     *("cache.evict", "cache._vacate", "cache.lost_copy", "cache.shareable", "cache.publish", "cache.take_page"),
 )
-TURNS = ("emitter.hold", "cache.hold", "cache.drop", "seats.leave", "queue.push_front", "admission.leave", "executor.save")
+TURNS = (
+    "emitter.hold",
+    "cache.hold",
+    "cache.drop",
+    "seats.leave",
+    "queue.push_front",
+    "admission.leave",
+    "executor.save",
+)
 
 
 def raise_at(engine: Engine, monkeypatch, owner: object, name: str, number: int, after: bool = True) -> None:

@@ -32,9 +32,16 @@ MIXERS: dict[str, Any] = {
     },
 }  # fmt: skip
 FEED_FORWARD = {"kind": "gated_mlp", "hidden_size": 24}
+LAYERS: dict[str, Any] = {
+    "mamba": {"mixer": MIXERS["mamba"], "feed_forward": FEED_FORWARD},
+    "attention": {"mixer": MIXERS["attention"], "feed_forward": None},
+}
 
 
-def toy_spec(mtp: bool = True, **engine: int) -> ModelSpec:
+PATTERN = ("mamba", "attention", "mamba")
+
+
+def toy_spec(mtp: bool = True, pattern: tuple[str, ...] = PATTERN, **engine: int) -> ModelSpec:
     """Two Mamba-2 layers around an attention layer, 20 wide; pages of 8 tokens, chunks of 16, contexts of 120."""
     limits = {
         "max_slots": 4, "max_context": 120, "max_drafts": 7 if mtp else 0, "prefill_chunk": 16, "page_size": 8,
@@ -50,11 +57,10 @@ def toy_spec(mtp: bool = True, **engine: int) -> ModelSpec:
         "tie_embeddings": False,
         "numerics": "canonical",
         "layers": {
-            "mamba": {"mixer": MIXERS["mamba"], "feed_forward": FEED_FORWARD},
-            "attention": {"mixer": MIXERS["attention"], "feed_forward": None},
+            **{name: LAYERS[name] for name in pattern},
             **({"drafter": {"mixer": MIXERS["attention"], "feed_forward": FEED_FORWARD}} if mtp else {}),
         },
-        "pattern": ("mamba", "attention", "mamba"),
+        "pattern": pattern,
         "mtp": {"layer": "drafter", "hidden": "pre_norm", "concat": ("embedding", "hidden"), "post_norm": "own"}
         if mtp
         else None,

@@ -108,9 +108,16 @@ class TreeMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.checkpoints)
     @rule(which=st.randoms(use_true_random=False))
     def give_up(self, which) -> None:
+        """Its node goes with it where the text goes on in one way, and the one above if it was there for this one."""
         text = which.choice(sorted(self.checkpoints))
-        nodes(self.tree)[text].checkpoint = None
+        node = nodes(self.tree)[text]
+        above = [found for found in nodes(self.tree) if text.startswith(found) and found != text]
+        self.tree.release(node)
         del self.checkpoints[text]
+        for idle in (text, max(above, key=len, default="")):
+            left = nodes(self.tree).get(idle)
+            assert left is None or left.checkpoint is not None or len(left.children) != 1
+        self.made = set(nodes(self.tree)) | self.corners()
 
     @rule(text=texts | st.just(""))
     def match(self, text: str) -> None:
