@@ -7,12 +7,18 @@ from dataclasses import dataclass
 from codegen.errors import UnknownTarget, UnsupportedOnTarget
 
 MIN_PANELS = 4  # fewer would leave threads without work
+DOT_QUERIES = 16  # of one attention program: more take no less time per query
 TARGETS = ("cpu", "cuda:80", "cuda:90", "cuda:100")
 
 
 def next_power_of_two(value: int) -> int:
     """The smallest power of two that is at least `value` (value >= 1)."""
     return 1 << (value - 1).bit_length()
+
+
+def powers_up_to(limit: int) -> tuple[int, ...]:
+    """The powers of two below `limit`, and `limit`."""
+    return (*(1 << i for i in range(limit.bit_length()) if 1 << i < limit), limit)
 
 
 @dataclass(frozen=True)
@@ -46,9 +52,18 @@ class Target:
         fitting = [width for width in self.panels if -(-n // width) * width <= n + n // 8 and n >= MIN_PANELS * width]
         return MatmulTile(max(fitting, default=min(self.panels)), block_k, -(-k // block_k) * block_k)
 
-    def query_block(self, queries_per_kv: int) -> int:
-        """Rows of the attention dot: the query heads that share a kv head, padded."""
-        return max(self.min_dot, next_power_of_two(queries_per_kv))
+    def slot_tiles(self, queries_per_kv: int) -> tuple[int, ...]:
+        """Rows of a slot that an attention program may take, each with the query heads of a kv head.
+
+        One size where no dot may be smaller: a layout of the dot, so an order of its sums, for every number of rows.
+        """
+        group = next_power_of_two(queries_per_kv)
+        most = max(1, DOT_QUERIES // group)
+        return tuple(rows for rows in powers_up_to(most) if rows == most or rows * group >= self.min_dot)
+
+    def query_block(self, queries_per_kv: int, slot_tiles: tuple[int, ...]) -> int:
+        """Queries of a row in the attention dot: the query heads that share a kv head, padded."""
+        return max(next_power_of_two(queries_per_kv), self.min_dot // slot_tiles[0])
 
     def check_dot(self, field: str, value: int) -> None:
         """Refuse a dimension below the smallest one `tl.dot` takes on this target."""
