@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from codegen.errors import UnknownTarget, UnsupportedOnTarget
 
 MIN_PANELS = 4  # fewer would leave threads without work
-DOT_QUERIES = 16  # of one attention program: more take no less time per query
 TARGETS = ("cpu", "cuda:80", "cuda:90", "cuda:100")
 
 
@@ -32,13 +31,17 @@ class MatmulTile:
 
 @dataclass(frozen=True)
 class Target:
-    """Tile choices of one target. row_blocks: programs that share the rows of a matmul; 1: each goes through all."""
+    """Tile choices of one target. row_blocks: programs that share the rows of a matmul; 1: each goes through all.
+
+    dot_queries: queries of an attention program; more would take no less time each. min_dot: smallest size of a dot.
+    """
 
     name: str
     panels: tuple[int, ...]
     block_ks: tuple[int, ...]
     row_tiles: tuple[int, ...]
     row_blocks: int | str
+    dot_queries: int
     min_dot: int
     conv_block: int
     num_warps: int
@@ -58,7 +61,7 @@ class Target:
         One size where no dot may be smaller: a layout of the dot, so an order of its sums, for every number of rows.
         """
         group = next_power_of_two(queries_per_kv)
-        most = max(1, DOT_QUERIES // group)
+        most = max(1, self.dot_queries // group)
         return tuple(rows for rows in powers_up_to(most) if rows == most or rows * group >= self.min_dot)
 
     def query_block(self, queries_per_kv: int, slot_tiles: tuple[int, ...]) -> int:
@@ -80,6 +83,7 @@ def resolve_target(name: str) -> Target:
             block_ks=(512, 256, 128, 64, 32),
             row_tiles=(1, 2, 4, 8),
             row_blocks=1,
+            dot_queries=8,
             min_dot=1,
             conv_block=64,
             num_warps=1,
@@ -91,6 +95,7 @@ def resolve_target(name: str) -> Target:
             block_ks=(64, 32),
             row_tiles=(16,),
             row_blocks="row_blocks",
+            dot_queries=16,
             min_dot=16,
             conv_block=128,
             num_warps=4,

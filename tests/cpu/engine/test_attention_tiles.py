@@ -162,6 +162,6 @@ def test_the_slot_tiles_of_targets(queries: int) -> None:
     """A CPU has a tile for every number of rows; a GPU one, so that all its dots have one layout."""
     cpu, gpu = (resolve_target(name).slot_tiles(queries) for name in ("cpu", "cuda:90"))
     assert cpu[0] == 1
-    assert cpu[-1] * queries <= max(16, queries)
+    assert cpu[-1] * queries <= max(8, queries)
     assert len(gpu) == 1
     assert 16 <= gpu[0] * resolve_target("cuda:90").query_block(queries, gpu) <= max(16, 2 * queries)
