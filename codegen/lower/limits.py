@@ -8,7 +8,7 @@ from dsl import ModelSpec
 from dsl.spec import Mamba2Spec
 
 MAX_STOP_TOKENS = 8
-SHORT_CHUNKS = (1, 4, 16)
+SHORT_CHUNKS = (1, 4, 16, 32)
 
 
 def resolve_limits(spec: ModelSpec) -> Limits:
