@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any
 
 DTYPE_BYTES: Mapping[str, int] = {"bf16": 2, "fp32": 4, "int32": 4, "int64": 8}
-GRID_SYMBOLS = ("rows", "bucket", "row_blocks")
+GRID_SYMBOLS = ("rows", "bucket", "row_blocks", "slot_blocks")
 SECTION_SCALARS = ("rows", "bucket", "rows_per_slot", "draft_index")
 PAD_SLOT_ID = -1
 
@@ -77,7 +77,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A template with its constants resolved: one generated Triton function."""
+    """A template with its constants resolved: one generated Triton function. row_tiles: sizes of its BLOCK_M."""
 
     name: str
     template: str
@@ -92,7 +92,10 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch. grid: ints and GRID_SYMBOLS; args: parameter and the buffer or scalar it gets."""
+    """One kernel launch. grid: ints and GRID_SYMBOLS; args: parameter and the buffer or scalar it gets.
+
+    A kernel with row tiles gets BLOCK_M too: of the rows of each slot where the grid has `slot_blocks`, else of all.
+    """
 
     kernel: str
     grid: tuple[int | str, ...]

@@ -14,6 +14,7 @@ import jinja2
 from codegen.errors import PlanInvalid
 from codegen.plan import Kernel, Launch, Plan, Section
 
+ROW_TILE, SLOT_TILE = "tile", "slot_tile"
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
 
 
@@ -120,7 +121,6 @@ def render_kernel(plan: Plan, kernel: Kernel, command: str) -> str:
 def render_step(plan: Plan, command: str) -> str:
     """The module of the step function."""
     template = "package/step.py.j2"
-    tiles = sorted({tile for kernel in plan.kernels for tile in kernel.row_tiles})
     return (
         environment()
         .get_template(template)
@@ -129,17 +129,21 @@ def render_step(plan: Plan, command: str) -> str:
             provenance=_provenance(plan, command, template),
             sections=[_section_view(plan, section) for section in plan.sections],
             num_warps=max(kernel.num_warps for kernel in plan.kernels),
-            row_tiles=tuple(tiles),
+            row_tiles=_tile_sizes(plan, ROW_TILE),
+            slot_tiles=_tile_sizes(plan, SLOT_TILE),
         )
     )
 
 
 def _section_view(plan: Plan, section: Section) -> SectionView:
     used = _symbols(plan, section)
+    of_slot = "rows_per_slot" if "rows_per_slot" in section.params else "rows"
     derived = {
         "rows": "bucket * rows_per_slot" if "rows_per_slot" in section.params else "bucket",
-        "tile": "row_tile(rows)",
+        "tile": "row_tile(rows, ROW_TILES)",
         "row_blocks": "-(-rows // tile)",
+        "slot_tile": f"row_tile({of_slot}, SLOT_TILES)",
+        "slot_blocks": f"-(-{of_slot} // slot_tile)",
     }
     local = tuple((name, text) for name, text in derived.items() if name in used and name not in section.params)
     return SectionView(
@@ -148,21 +152,33 @@ def _section_view(plan: Plan, section: Section) -> SectionView:
 
 
 def _symbols(plan: Plan, section: Section) -> set[str]:
-    """Names that the section's launches mention; a tiled kernel needs `tile`, and that needs `rows`."""
+    """Names that the section's launches mention; a tiled kernel needs its tile, and `tile` needs `rows`."""
     used: set[str] = set()
     for launch in section.launches:
         used |= {size for size in launch.grid if isinstance(size, str)}
         used |= {value for _, value in launch.args}
-        if plan.kernel(launch.kernel).row_tiles:
-            used |= {"tile", "rows"}
+        tile = _tile(plan, launch)
+        used |= {tile, "rows"} if tile == ROW_TILE else {tile}
     return used
+
+
+def _tile(plan: Plan, launch: Launch) -> str:
+    """The local that a tiled kernel's BLOCK_M is, or nothing."""
+    if not plan.kernel(launch.kernel).row_tiles:
+        return ""
+    return SLOT_TILE if "slot_blocks" in launch.grid else ROW_TILE
+
+
+def _tile_sizes(plan: Plan, tile: str) -> tuple[int, ...]:
+    kernels = {launch.kernel for _, launch in plan.launches() if _tile(plan, launch) == tile}
+    return tuple(sorted({size for name in kernels for size in plan.kernel(name).row_tiles}))
 
 
 def _launch_view(plan: Plan, launch: Launch) -> LaunchView:
     buffers = {buffer.name for buffer in plan.buffers}
     args = [(name, f"b.{ident(value)}" if value in buffers else ident(value)) for name, value in launch.args]
-    if plan.kernel(launch.kernel).row_tiles:
-        args.append(("BLOCK_M", "tile"))
+    if tile := _tile(plan, launch):
+        args.append(("BLOCK_M", tile))
     grid = ", ".join(str(size) for size in launch.grid) + ("," if len(launch.grid) == 1 else "")
     return LaunchView(f"{launch.layer}: {launch.note}", launch.kernel, grid, tuple(args))
 

@@ -18,9 +18,14 @@ def _tables(b: Builder, mixer: AttentionSpec) -> tuple[str, str]:
     return cos, sin
 
 
+def _slot_tiles(b: Builder) -> tuple[int, ...]:
+    """The same for all attention layers, as a section has one tile: those of the most queries per kv head."""
+    mixers = [layer.mixer for layer in b.spec.layers.values() if isinstance(layer.mixer, AttentionSpec)]
+    return b.target.slot_tiles(max(mixer.num_heads // mixer.num_kv_heads for mixer in mixers))
+
+
 def lower(b: Builder, prefix: str, mixer: AttentionSpec, stream: str, layer: str, prefill: bool) -> list[Launch]:
-    """The mixer's launches onto the residual stream. Row-wise, so verify and prefill are the same launches."""
-    del prefill
+    """The mixer's launches onto the residual stream. A chunk's rows are all of one slot."""
     name, d, limits = prefix.replace(".", "_"), b.spec.d_model, b.limits
     heads, kv_heads, dim = mixer.num_heads, mixer.num_kv_heads, mixer.head_dim
     block = max(b.target.min_dot, next_power_of_two(dim))
@@ -48,11 +53,13 @@ def lower(b: Builder, prefix: str, mixer: AttentionSpec, stream: str, layer: str
         "PAGES_PER_SLOT": limits.pages_per_slot,
     }
     rope = b.kernel("rope_append", f"rope_append_{heads}x{kv_heads}x{dim}", HALF=dim // 2, **sizes)
-    attend = b.kernel(
+    slot_tiles = _slot_tiles(b)
+    attend = b.tiled_kernel(
         "attention",
         f"attention_{heads}x{kv_heads}x{dim}",
+        slot_tiles,
         SCALE=dim**-0.5,
-        BLOCK_G=b.target.query_block(heads // kv_heads),
+        BLOCK_G=b.target.query_block(heads // kv_heads, slot_tiles),
         **sizes,
     )
     return [
@@ -75,7 +82,7 @@ def lower(b: Builder, prefix: str, mixer: AttentionSpec, stream: str, layer: str
         ),
         launch(
             attend,
-            ("rows", kv_heads),
+            ("slot_blocks", 1 if prefill else "bucket", kv_heads),
             layer,
             f"{context} [rows, {heads * dim}] bf16",
             row_slot="row_slot",
@@ -85,6 +92,7 @@ def lower(b: Builder, prefix: str, mixer: AttentionSpec, stream: str, layer: str
             k_cache=k_cache,
             v_cache=v_cache,
             context=context,
+            rows_per_slot="rows" if prefill else "rows_per_slot",
         ),
         matmul(b, context, o_proj, stream, d, heads * dim, residual=True, layer=layer),
     ]

@@ -65,9 +65,11 @@ class Builder:
         """An instance of a template, named after it and what it is specialised for."""
         return self._kernel(template, name, (), constants)
 
-    def tiled_kernel(self, template: str, name: str, **constants: int | float | bool) -> str:
-        """An instance that is compiled once per row tile of the target (BLOCK_M)."""
-        return self._kernel(template, name, self.target.row_tiles, constants)
+    def tiled_kernel(
+        self, template: str, name: str, row_tiles: tuple[int, ...], **constants: int | float | bool
+    ) -> str:
+        """An instance that is compiled once per row tile (BLOCK_M)."""
+        return self._kernel(template, name, row_tiles, constants)
 
     def _kernel(
         self, template: str, name: str, row_tiles: tuple[int, ...], constants: dict[str, int | float | bool]

@@ -19,6 +19,7 @@ def matmul(b: Builder, x: str, w: str, y: str, n: int, k: int, *, layer: str, re
     kernel = b.tiled_kernel(
         "matmul",
         f"matmul_{k}x{n}" + ("_residual" if residual else ""),
+        b.target.row_tiles,
         N=n,
         K=k,
         K_PADDED=tile.k_padded,
@@ -44,6 +45,7 @@ def gated_mlp(b: Builder, prefix: str, stream: str, hidden_size: int, layer: str
     kernel = b.tiled_kernel(
         "gated_matmul",
         f"gated_matmul_{d}x{hidden_size}",
+        b.target.row_tiles,
         N=hidden_size,
         K=d,
         K_PADDED=tile.k_padded,

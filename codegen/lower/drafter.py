@@ -11,7 +11,7 @@ from dsl.spec import MTPSpec
 
 
 def _module(b: Builder, mtp: MTPSpec) -> list[Launch]:
-    """The module over `rows` rows: its residual stream is the section's `stream`, which enters as the hidden state."""
+    """The module over rows_per_slot rows of each slot: its residual stream, `stream`, enters as the hidden state."""
     d = b.spec.d_model
     embedding_norm = b.vector("mtp_embedding_norm", "mtp.embedding_norm.weight", d)
     hidden_norm = b.vector("mtp_hidden_norm", "mtp.hidden_norm.weight", d)
@@ -86,8 +86,8 @@ def lower_drafter(b: Builder) -> None:
     next_names = ("slot_idx", "committed_len", "tokens", "row_slot", "row_pos", "row_token", "draft_index")
     b.section(
         "drafter",
-        "The MTP module over rows; `stream` enters as hidden states and leaves as the module's own.",
-        ("stream", "rows"),
+        "The MTP module over rows_per_slot rows of each slot; `stream` enters as hidden states and leaves as its own.",
+        ("stream", "bucket", "rows_per_slot"),
         _module(b, mtp),
     )
     b.section(

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from codegen.lower.targets import next_power_of_two
+from codegen.lower.targets import next_power_of_two, powers_up_to
 from codegen.plan import Limits
 from dsl import ModelSpec
 from dsl.spec import Mamba2Spec
 
 MAX_STOP_TOKENS = 8
-SHORT_CHUNKS = (1, 4, 16)
-
-
-def _powers_up_to(limit: int) -> tuple[int, ...]:
-    sizes = {1 << i for i in range(limit.bit_length()) if 1 << i < limit}
-    return tuple(sorted(sizes | {limit}))
+SHORT_CHUNKS = (1, 4, 16, 32)
 
 
 def resolve_limits(spec: ModelSpec) -> Limits:
@@ -31,7 +26,7 @@ def resolve_limits(spec: ModelSpec) -> Limits:
         ring=ring,
         prefill_chunk=engine.prefill_chunk,
         prefill_rows=tuple(sorted({n for n in SHORT_CHUNKS if n < engine.prefill_chunk} | {engine.prefill_chunk})),
-        buckets=_powers_up_to(engine.max_slots),
+        buckets=powers_up_to(engine.max_slots),
         page_size=engine.page_size,
         pages_per_slot=pages,
         num_pages=2 * engine.max_slots * pages,

@@ -15,6 +15,11 @@ def next_power_of_two(value: int) -> int:
     return 1 << (value - 1).bit_length()
 
 
+def powers_up_to(limit: int) -> tuple[int, ...]:
+    """The powers of two below `limit`, and `limit`."""
+    return (*(1 << i for i in range(limit.bit_length()) if 1 << i < limit), limit)
+
+
 @dataclass(frozen=True)
 class MatmulTile:
     """Tile of a matmul: `block_n` columns per panel, `block_k` per dot, K padded to `k_padded`."""
@@ -26,13 +31,17 @@ class MatmulTile:
 
 @dataclass(frozen=True)
 class Target:
-    """Tile choices of one target. row_blocks: programs that share the rows of a matmul; 1: each goes through all."""
+    """Tile choices of one target. row_blocks: programs that share the rows of a matmul; 1: each goes through all.
+
+    dot_queries: queries of an attention program; more would take no less time each. min_dot: smallest size of a dot.
+    """
 
     name: str
     panels: tuple[int, ...]
     block_ks: tuple[int, ...]
     row_tiles: tuple[int, ...]
     row_blocks: int | str
+    dot_queries: int
     min_dot: int
     conv_block: int
     num_warps: int
@@ -46,9 +55,18 @@ class Target:
         fitting = [width for width in self.panels if -(-n // width) * width <= n + n // 8 and n >= MIN_PANELS * width]
         return MatmulTile(max(fitting, default=min(self.panels)), block_k, -(-k // block_k) * block_k)
 
-    def query_block(self, queries_per_kv: int) -> int:
-        """Rows of the attention dot: the query heads that share a kv head, padded."""
-        return max(self.min_dot, next_power_of_two(queries_per_kv))
+    def slot_tiles(self, queries_per_kv: int) -> tuple[int, ...]:
+        """Rows of a slot that an attention program may take, each with the query heads of a kv head.
+
+        One size where no dot may be smaller: a layout of the dot, so an order of its sums, for every number of rows.
+        """
+        group = next_power_of_two(queries_per_kv)
+        most = max(1, self.dot_queries // group)
+        return tuple(rows for rows in powers_up_to(most) if rows == most or rows * group >= self.min_dot)
+
+    def query_block(self, queries_per_kv: int, slot_tiles: tuple[int, ...]) -> int:
+        """Queries of a row in the attention dot: the query heads that share a kv head, padded."""
+        return max(next_power_of_two(queries_per_kv), self.min_dot // slot_tiles[0])
 
     def check_dot(self, field: str, value: int) -> None:
         """Refuse a dimension below the smallest one `tl.dot` takes on this target."""
@@ -65,6 +83,7 @@ def resolve_target(name: str) -> Target:
             block_ks=(512, 256, 128, 64, 32),
             row_tiles=(1, 2, 4, 8),
             row_blocks=1,
+            dot_queries=8,
             min_dot=1,
             conv_block=64,
             num_warps=1,
@@ -76,6 +95,7 @@ def resolve_target(name: str) -> Target:
             block_ks=(64, 32),
             row_tiles=(16,),
             row_blocks="row_blocks",
+            dot_queries=16,
             min_dot=16,
             conv_block=128,
             num_warps=4,

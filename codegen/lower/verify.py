@@ -102,7 +102,7 @@ def _scalars(section: Section) -> set[str]:
 
 
 def _grid_symbols(section: Section) -> set[str]:
-    return {"rows", "row_blocks"} | ({"bucket"} if "bucket" in section.params else set())
+    return {"rows", "row_blocks", "slot_blocks"} | ({"bucket"} if "bucket" in section.params else set())
 
 
 def _check_index_range(buffer: Buffer) -> None:

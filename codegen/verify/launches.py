@@ -89,7 +89,7 @@ def planned(plan: Plan, drafting: bool, replay: Replay) -> list[tuple[Launch, Va
     """The launches that the plan wants for a replay, with the values of their scalars and of `stream`."""
     rows = {Phase.STEP: replay.verify_drafts + 1, Phase.SAVE: 0}.get(replay.phase, 1)
     slots: Values = {"bucket": replay.size, "rows_per_slot": rows, "rows": replay.size * rows}
-    chunk: Values = {"rows": replay.size}
+    chunk: Values = {"bucket": 1, "rows_per_slot": replay.size, "rows": replay.size}
     found: list[tuple[Launch, Values]] = []
 
     def add(section: str, values: Values) -> None:
@@ -111,7 +111,7 @@ def planned(plan: Plan, drafting: bool, replay: Replay) -> list[tuple[Launch, Va
         add("draft_rows", slots)
         add("drafter", {**slots, "stream": "x"})
         for index in range(1, replay.next_drafts + 1):
-            one: Values = {"bucket": replay.size, "rows": replay.size, "draft_index": index}
+            one: Values = {"bucket": replay.size, "rows_per_slot": 1, "rows": replay.size, "draft_index": index}
             if index == 1:
                 add("draft_select", slots)
             else:
@@ -146,6 +146,7 @@ def mismatches(
 
 def _grid_size(size: int | str, values: Values, call: Call) -> int:
     """A grid dimension of the plan as a number."""
-    if size == "row_blocks":
-        return -(-int(values["rows"]) // int(call.args["BLOCK_M"]))
+    tiled = {"row_blocks": "rows", "slot_blocks": "rows_per_slot"}
+    if size in tiled:
+        return -(-int(values[tiled[size]]) // int(call.args["BLOCK_M"]))
     return int(values[size]) if isinstance(size, str) else size

@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum, auto
 
 from ..ttir.ir import Function, Op, Value, words
-from .affine import Strides
+from .affine import Strides, constant_int
 from .effects import WRITES, Effects
 from .induction import find_inductions
 from .liveness import accumulates_in_place, dies_at, find_updates
@@ -34,8 +34,8 @@ SHAPE_OPS = words("tt.join tt.split tt.broadcast tt.expand_dims tt.reshape tt.tr
 EXPENSIVE = words(
     "math.exp math.exp2 math.log math.log2 math.sin math.cos math.erf math.tanh math.sqrt math.rsqrt math.powf",
     "tt.extern_elementwise arith.divf arith.remf tt.precise_divf tt.precise_sqrt",
-    "arith.divsi arith.remsi arith.divui arith.remui",
 )
+INTEGER_DIVISIONS = words("arith.divsi arith.remsi arith.divui arith.remui")
 _LINEAR = words(
     "arith.addi arith.subi arith.muli arith.extsi tt.splat tt.broadcast tt.expand_dims tt.reshape tt.trans",
 )
@@ -197,9 +197,17 @@ class Placement:
         if value not in self._costs:
             inner = [self._weigh(operand) for operand in value.op.operands]
             length = sum(n for _, n in inner) + (value.defining not in SHAPE_OPS)
-            own = SLOW if value.defining in EXPENSIVE or length > LONG_CHAIN else LOAD * (value.defining == "tt.load")
+            own = SLOW if _is_slow(value.op) or length > LONG_CHAIN else LOAD * (value.defining == "tt.load")
             self._costs[value] = max([own, *(cost for cost, _ in inner)]), length
         return self._costs[value]
+
+
+def _is_slow(op: Op) -> bool:
+    """Division by a constant power of two is a shift."""
+    if op.name in INTEGER_DIVISIONS:
+        divisor = constant_int(op.operands[1]) or 0
+        return divisor <= 0 or divisor & (divisor - 1) != 0
+    return op.name in EXPENSIVE
 
 
 def _storage(value: Value) -> Place:

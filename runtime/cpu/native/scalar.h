@@ -87,9 +87,9 @@ CP_INLINE uint64_t cp_rem_u64(uint64_t a, uint64_t b) { return b == 0 ? a : a % 
 
 /* *num ignore a NaN operand, *imum propagate it. */
 #define CP_MINMAX(F, FLOAT) \
-  CP_INLINE FLOAT cp_maxnum_##F(FLOAT a, FLOAT b) { return (a > b || b != b) ? a : b; } \
-  CP_INLINE FLOAT cp_minnum_##F(FLOAT a, FLOAT b) { return (a < b || b != b) ? a : b; } \
-  CP_INLINE FLOAT cp_maximum_##F(FLOAT a, FLOAT b) { return (a > b || a != a) ? a : b; } \
-  CP_INLINE FLOAT cp_minimum_##F(FLOAT a, FLOAT b) { return (a < b || a != a) ? a : b; }
+  CP_INLINE FLOAT cp_maxnum_##F(FLOAT a, FLOAT b) { FLOAT m = a > b ? a : b; return b != b ? a : m; } \
+  CP_INLINE FLOAT cp_minnum_##F(FLOAT a, FLOAT b) { FLOAT m = a < b ? a : b; return b != b ? a : m; } \
+  CP_INLINE FLOAT cp_maximum_##F(FLOAT a, FLOAT b) { FLOAT m = a > b ? a : b; return a != a ? a : m; } \
+  CP_INLINE FLOAT cp_minimum_##F(FLOAT a, FLOAT b) { FLOAT m = a < b ? a : b; return a != a ? a : m; }
 CP_MINMAX(f32, float)
 CP_MINMAX(f64, double)
