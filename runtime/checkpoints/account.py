@@ -16,6 +16,7 @@ from runtime.checkpoints.tiers import Tiers
 from runtime.errors import NotCached
 
 TAIL = 8
+Encode = Callable[[Any], list[int]]
 Changing = Callable[[], AbstractContextManager[None]]
 
 
@@ -82,7 +83,7 @@ def _render(table: Table) -> str:
 class CacheView:
     """What an application may do with the cache. Prompts are text, bytes or ids, as in `submit`."""
 
-    def __init__(self, cache: PrefixCache, tiers: Tiers, encode: Callable[[Any], list[int]], changing: Changing) -> None:
+    def __init__(self, cache: PrefixCache, tiers: Tiers, encode: Encode, changing: Changing) -> None:
         """encode: what `submit` makes of a prompt; changing: the scope of a change, which an interruption undoes."""
         self._cache, self._tiers, self._encode, self._changing = cache, tiers, encode, changing
 

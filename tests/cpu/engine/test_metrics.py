@@ -13,9 +13,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from runtime.observe import metrics
 from runtime.engine import Engine
 from runtime.errors import MetricsUnavailable
+from runtime.observe import metrics
 from runtime.observe.histogram import BOUNDS, Histogram
 from runtime.observe.metrics import METRICS, EngineCollector, leaves, serve
 from runtime.observe.stats import Stats
@@ -58,7 +58,7 @@ def test_a_scrape_says_what_stats_say(package, weights):
 
 
 def test_every_field_of_stats_has_a_metric(package, weights):
-    """One that has none is exported as untyped. A row of runtime.observe.metrics.METRICS gives it a name, a kind and a text."""
+    """One that has none is exported as untyped. A row of METRICS gives it a name, a kind and a text."""
     with Engine(package, weights, drafts=3) as engine:
         engine.generate(list(PROMPT), max_new_tokens=8)
         assert {leaf.path for leaf in leaves(engine.stats())} <= METRICS.keys()
