@@ -52,8 +52,9 @@ class Emitter:
         """Offer what a kernel wrote to others."""
         pages = seat.pages[: -(-emission.position // self.page_size)]
         checkpoint = self.cache.publish(
-            seat.text, emission.position, emission.digest, emission.row, pages, emission.reasons
+            seat.text, emission.position, emission.digest, emission.row, pages, emission.reasons, seat.near
         )
+        seat.near = (checkpoint.node, checkpoint.position)
         self.tiers.offer(checkpoint)
         return checkpoint
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from runtime.checkpoints.cache import Emission
 from runtime.checkpoints.retention import NEVER
+from runtime.checkpoints.tree import Place
 from runtime.request import Request
 
 
@@ -16,7 +17,7 @@ class Seat:
 
     text: the request's tokens, as they come; target_len: how many of them to process before it decodes; pages: of its
     KV entries in order; room: KV entries they hold, or NEVER once the request cannot need more; next_due: the first
-    retained position that is not written; emit: armed for the next step.
+    retained position that is not written; emit: armed for the next step; near: of its last checkpoint, in the tree.
     """
 
     slot: int
@@ -29,6 +30,7 @@ class Seat:
     room: int = 0
     next_due: int = NEVER
     emit: Emission | None = None
+    near: Place | None = None
 
 
 class Seats:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from runtime.checkpoints.eviction import Worth, worth
 from runtime.checkpoints.pages import PagePool
 from runtime.checkpoints.retention import prefix_digests, shared_pages
-from runtime.checkpoints.tree import Node, RadixTree
+from runtime.checkpoints.tree import Node, Place, RadixTree
 from runtime.errors import OutOfPages, PinRefused
 
 Key = tuple[int, bytes]
@@ -37,7 +37,8 @@ class Checkpoint:
     digest: of those tokens; index: row of the device's checkpoint buffers, None where only another tier has it; pages:
     of the KV entries < position, the last one possibly partial; drafting: whether the drafter's KV is there too; stamp:
     numerics it was computed with; holders: requests that will resume from it; pins: of the application; busy: copies
-    under way; copy: what the host pool has of it; used: clock of the last use.
+    under way; copy: what the host pool has of it; used: clock of the last use; published: whether others may resume from
+    it.
     """
 
     position: int
@@ -55,6 +56,7 @@ class Checkpoint:
     busy: int = 0
     copy: object = None
     used: int = 0
+    published: bool = False
 
     @property
     def key(self) -> Key:
@@ -66,10 +68,6 @@ class Checkpoint:
         """Leading pages that a slot which resumes from it shares; it copies the one after them, if any."""
         return shared_pages(self.position, self.page_size, self.drafting)
 
-    @property
-    def published(self) -> bool:
-        """Whether others may resume from it."""
-        return bool(self.reasons)
 
 
 class Emission(NamedTuple):
@@ -232,11 +230,12 @@ class PrefixCache:
         index: int,
         pages: Sequence[int],
         reasons: Reason = Reason.GRID,
+        near: Place | None = None,
     ) -> Checkpoint:
         """Offer a written row to later requests. pages: those of the entries < position; they gain a holder.
 
         tokens: a list that only grows, or is never changed. If the same prefix was published meanwhile, by a request
-        that went the same way, that one stays. Reason.HELD keeps it for `hold` only.
+        that went the same way, that one stays. Reason.HELD keeps it for `hold` only. near: a place on the way there.
         """
         checkpoint = self._entries.get((position, digest))
         if checkpoint is not None and checkpoint.index is not None:
@@ -244,14 +243,14 @@ class PrefixCache:
         else:
             self.pages.share(pages)
             if checkpoint is None:
-                checkpoint = self._enter(tokens, position, digest)
+                checkpoint = self._enter(tokens, position, digest, near)
                 self.counts.written += 1
             checkpoint.index, checkpoint.pages = index, tuple(pages)
         self.justify(checkpoint, reasons)
         return checkpoint
 
-    def _enter(self, tokens: Sequence[int], position: int, digest: bytes) -> Checkpoint:
-        node = self.tree.node_at(tokens[:position])
+    def _enter(self, tokens: Sequence[int], position: int, digest: bytes, near: Place | None) -> Checkpoint:
+        node = self.tree.node_at(tokens[:position], near)
         made_with = (self.page_size, self.drafting, self.stamp)
         checkpoint = Checkpoint(position, digest, tokens, None, (), *made_with, Reason.HELD, node)
         node.checkpoint = self._entries[checkpoint.key] = checkpoint
@@ -260,6 +259,7 @@ class PrefixCache:
     def justify(self, checkpoint: Checkpoint, reasons: Reason) -> None:
         """One more reason to keep a checkpoint, which counts as a use."""
         checkpoint.reasons |= reasons
+        checkpoint.published = bool(checkpoint.reasons)
         self.touch(checkpoint)
 
     # Holding and pinning
@@ -315,8 +315,10 @@ class PrefixCache:
         """Of those that may go, the one of least worth; pages are only counted where they can decide."""
         least, found = math.inf, None
         for checkpoint in self.evictable(protected):
-            scale = self._saved_tokens(checkpoint) / (self._clock - checkpoint.used + 1)
-            if scale / (self.row_bytes + len(checkpoint.pages) * self.page_bytes) < least:
+            above = self._above(checkpoint)
+            saved = checkpoint.position - (above.position if above is not None else 0)
+            most = self.row_bytes + (len(checkpoint.pages) - _common_pages(checkpoint, above)) * self.page_bytes
+            if saved < least * most * (self._clock - checkpoint.used + 1):
                 here = self.worth(checkpoint)
                 if here < least:
                     least, found = here, checkpoint
@@ -339,18 +341,20 @@ class PrefixCache:
     def measure(self, checkpoint: Checkpoint) -> Worth:
         """What speaks for a checkpoint."""
         size = self.row_bytes + self.pages.sole(checkpoint.pages) * self.page_bytes
-        return Worth(self._saved_tokens(checkpoint), size, age=self._clock - checkpoint.used + 1)
+        above = self._above(checkpoint)
+        saved = checkpoint.position - (above.position if above is not None else 0)
+        return Worth(saved, size, age=self._clock - checkpoint.used + 1)
 
     @staticmethod
-    def _saved_tokens(checkpoint: Checkpoint) -> int:
-        """Back to the next published checkpoint above."""
+    def _above(checkpoint: Checkpoint) -> Checkpoint | None:
+        """The next published checkpoint on its way."""
         node = checkpoint.node.parent
         while node is not None:
-            above = node.checkpoint
-            if above is not None and above.reasons:
-                return checkpoint.position - node.end
+            above: Checkpoint | None = node.checkpoint
+            if above is not None and above.published:
+                return above
             node = node.parent
-        return checkpoint.position
+        return None
 
     def _vacate(self, checkpoint: Checkpoint) -> None:
         """Free its row and pages; without a copy elsewhere it is gone."""
@@ -434,3 +438,11 @@ class PrefixCache:
         used = {checkpoint.index for checkpoint in kept}
         self._free = [row for row in range(self.capacity - 1, -1, -1) if row not in used]
         self.pages.reset(checkpoint.pages for checkpoint in kept)
+
+
+def _common_pages(checkpoint: Checkpoint, above: Checkpoint | None) -> int:
+    """Leading pages that a checkpoint and one above it both hold: all that can be shared, or none are looked for."""
+    if above is None or above.index is None:
+        return 0
+    shared = above.shared_pages
+    return shared if shared and checkpoint.pages[shared - 1] == above.pages[shared - 1] else 0

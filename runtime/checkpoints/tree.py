@@ -29,6 +29,9 @@ class Node:
             node = node.parent
 
 
+Place = tuple[Node, int]  # a node and the `end` it had: it is still that place if it has a parent and that end
+
+
 class Match:
     """How far tokens follow known text. length: tokens; nodes: those passed, the root left out, shallow first.
 
@@ -62,7 +65,7 @@ class RadixTree:
     def match(self, tokens: Sequence[int]) -> Match:
         """Follow tokens as far as the text is known."""
         text = array("i", tokens)
-        node, common, nodes = self._descend(text)
+        node, common, nodes = self._descend(text, self.root)
         on_edge = common < node.end
         passed = nodes if not on_edge else nodes[:-1]
         diverges = common < len(text) and (on_edge or bool(node.children))
@@ -72,13 +75,14 @@ class RadixTree:
         """Remember tokens as processed. A leaf without a checkpoint grows; no node is made on the way."""
         self._reach(array("i", tokens), exactly=False)
 
-    def node_at(self, tokens: Sequence[int]) -> Node:
-        """The node of exactly these tokens, made if need be."""
-        return self._reach(array("i", tokens), exactly=True)
+    def node_at(self, tokens: Sequence[int], near: Place | None = None) -> Node:
+        """The node of exactly these tokens, made if need be. near: a place on their way, to begin at if it still is."""
+        return self._reach(array("i", tokens), exactly=True, near=near)
 
-    def _reach(self, text: Tokens, exactly: bool) -> Node:
+    def _reach(self, text: Tokens, exactly: bool, near: Place | None = None) -> Node:
         """Know a text; `exactly`: with a node at its end."""
-        node, common, _ = self._descend(text)
+        start = near[0] if near is not None and near[0].parent is not None and near[0].end == near[1] else self.root
+        node, common, _ = self._descend(text, start)
         rest = text[common:]
         if common < node.end and (rest or exactly):
             node = self._split(node, common)
@@ -109,10 +113,11 @@ class RadixTree:
         node.parent.children[child.edge[0]] = child
         node.children, node.parent = {}, None
 
-    def _descend(self, text: Tokens) -> tuple[Node, int, list[Node]]:
-        """The last node entered, the tokens that agree, every node entered."""
+    def _descend(self, text: Tokens, start: Node) -> tuple[Node, int, list[Node]]:
+        """From a node on its way: the last node entered, the tokens that agree, every node entered."""
         self.clock += 1
-        node, common, nodes = self.root, 0, []
+        node, common, nodes = start, start.end, []
+        node.used = self.clock
         while common < len(text):
             child = node.children.get(text[common])
             if child is None:
@@ -145,6 +150,7 @@ class RadixTree:
             for node in sorted(leaves, key=lambda leaf: leaf.used):
                 assert node.parent is not None
                 del node.parent.children[node.edge[0]]
+                node.parent = None
                 self.size -= len(node.edge)
                 if self.size <= wanted:
                     return

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
-from runtime.checkpoints.device_pool import drafter_caches
+from runtime.checkpoints.image import drafter_caches
 from runtime.engine import Engine
 from runtime.layouts import read_entries
 from runtime.plan import Plan

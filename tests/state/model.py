@@ -51,9 +51,9 @@ class Model:
     texts: Texts = field(default_factory=Texts)
     seats: dict[int, Seated] = field(default_factory=dict)
     due: set[Text] = field(default_factory=set)
-    ever_admitted: set[int] = field(default_factory=set)
     chunked: int = 0
     admissions: int = 0
+    victims: list[Request] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.limits = self.engine.package.plan.limits
@@ -65,7 +65,11 @@ class Model:
         adopt = self.tiers.adopt
 
         def observed(image: object, *reasons: object) -> Checkpoint | None:
-            placed = adopt(image, *reasons)
+            try:
+                placed = adopt(image, *reasons)
+            except BaseException:
+                self.due.add(image.tokens)
+                raise
             if placed is not None:
                 self.texts.learn(image.tokens)
                 self.due.add(image.tokens)
@@ -75,7 +79,7 @@ class Model:
 
     def fresh(self) -> None:
         """A new operation begins."""
-        self.due, self.chunked = set(), 0
+        self.due, self.chunked, self.victims = set(), 0, []
 
     def learn(self, tokens: Sequence[int]) -> None:
         """Text that was processed."""
@@ -103,11 +107,20 @@ class Model:
         track, text = self.tracks[request.id], tuple(request.tokens[: request.target_len])
         waiting = [other.priority for other in self.engine.scheduler.queue]
         holds(all(priority <= request.priority for priority in waiting), f"request {request.id} goes before its turn")
+        self._check_victims(request)
         holds(slot not in self.seats, f"slot {slot} is given to request {request.id}, and still in use")
         expected, certain = self._past(request, text)
         self.seats[slot] = Seated(
             track, text, list(request.tokens), self.texts.known(text), expected, certain, request.preemptions
         )
+
+    def _check_victims(self, request: Request) -> None:
+        """Who had to go for a request was below it, and nobody that stays is below those who went."""
+        for victim in self.victims:
+            lowest = min((s.track.request.priority for s in self.seats.values()), default=victim.priority)
+            fair = victim.priority < request.priority and victim.priority <= lowest
+            holds(fair, f"request {victim.id} had to make room for {request.id}")
+        self.victims = []
 
     def _past(self, request: Request, text: Text) -> tuple[list[int], bool]:
         """Positions to resume from, the best first, and whether the best one cannot fail."""
@@ -261,6 +274,7 @@ class Model:
         elif not request.finished:
             self.flush(seated)
         if self._moved(seated):
+            self.victims.append(request)
             track.preempted += 1
             self.tally.hit("preempted mid prefill" if seated.settled is None else "preempted mid decode")
         self.learn(seated.tokens[: seated.committed])

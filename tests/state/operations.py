@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tests.state import asking, keeping, running
+from tests.state.bombs import POINTS
 from tests.state.world import World
 
 Possible = Callable[[World], bool]
@@ -55,7 +56,10 @@ OPERATIONS: dict[str, Operation] = {
     "set_drafts": Operation(running.set_drafts, {"drafts": (0, 7)}, lambda world: world.setup.drafting, weight=3),
     "poison": Operation(running.poison, {"number": (0, 1)}, weight=4),
     "interrupt": Operation(
-        running.interrupt, {"method": (0, 9), "number": (1, 5), "after": (0, 1)}, _unfinished, weight=2
+        running.interrupt,
+        {"point": (0, len(POINTS) - 1), "number": (1, 4), "after": (0, 1), "during": (0, 5)},
+        _some,
+        weight=4,
     ),
     "inspect": Operation(running.inspect, PICK, weight=2),
     "look": Operation(running.look, PICK, _some),

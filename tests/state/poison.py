@@ -43,8 +43,6 @@ class Poison:
             "checkpoint": [row for row in range(rows) if row not in used_rows],
         }
         for buffer in self.plan.buffers.values():
-            if buffer.name in self.bits.of_drafter and not self.bits.drafting:
-                continue  # never written, and yet part of a page's image: files are compared whole
             if buffer.role in free:
                 self._fill(self.engine.buffers[buffer.name], free[buffer.role])
             elif buffer.role == "scratch" or buffer.name in WHOLE:
@@ -74,8 +72,6 @@ class Poison:
             for number, page in enumerate(owner.pages):
                 valid[page] = max(valid[page], min(size, length - number * size))
         for name, cache in self.bits.caches.items():
-            if name in self.bits.of_drafter and not self.bits.drafting:
-                continue
             order = self.bits.order[name]
             for page, count in valid.items():
                 if count < size:

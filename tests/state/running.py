@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from runtime.errors import NotCached, PinRefused
+from tests.state.asking import rewind
+from tests.state.bombs import POINTS, Bomb, planted
 from tests.state.differences import holds, same
 from tests.state.poison import poison as poison_all
-from tests.state.witness import INTERRUPTED, Bomb
+from tests.state.tracks import Track
 from tests.state.world import World
 
 PATIENCE = 6
@@ -28,28 +33,62 @@ def poison(world: World, number: int) -> None:
     poison_all(world.engine, world.bits, number)
 
 
-def interrupt(world: World, method: int, number: int, after: int) -> None:
-    """A KeyboardInterrupt at some call of an executor's method within the next steps."""
-    bomb = world.witness.bomb = Bomb(INTERRUPTED[method % len(INTERRUPTED)], number, bool(after))
-    waiting = [track for track in world.unfinished() if track.request.progress == "waiting"]
+def interrupt(world: World, point: int, number: int, after: int, during: int) -> None:
+    """A KeyboardInterrupt at some call of some part, within the next steps or during another call of the engine."""
+    bomb, waiting = Bomb(number, bool(after)), world.having(lambda request: request.progress == "waiting")
+    seated_at = {track: track.request.admitted_at for track in waiting}
     try:
-        for _ in range(PATIENCE):
-            world.step()
+        with planted(world.engine, POINTS[point % len(POINTS)], bomb):
+            DURING[during % len(DURING)](world)
+        world.note_pins()
     except KeyboardInterrupt:
         holds(bomb.gone_off, "somebody else's KeyboardInterrupt")
-        world.tally.hit(f"interrupted: {bomb.method}")
+        world.tally.hit(f"interrupted: {POINTS[point % len(POINTS)]}")
         world.before.partial = True
         world.interrupted()
-        _check_waiting(world, waiting)
-    finally:
-        world.witness.bomb = None
+        world.note_pins()
+        _check_waiting(seated_at)
 
 
-def _check_waiting(world: World, waiting: list[object]) -> None:
-    """Those who were not admitted wait on."""
-    for track in waiting:
-        if track.request.id not in world.model.ever_admitted and not track.expired:
-            holds(track.request.progress == "waiting", f"request {track.request.id} did not run, and does not wait")
+def _check_waiting(seated_at: dict[Track, float | None]) -> None:
+    """Those who waited, and got no slot before the interruption, wait on."""
+    for track, at in seated_at.items():
+        request = track.request
+        if request.admitted_at == at and not track.expired:
+            holds(request.progress == "waiting", f"request {request.id} did not run, and does not wait")
+
+
+def _steps(world: World) -> None:
+    for _ in range(PATIENCE):
+        world.step()
+
+
+def _preempt(world: World) -> None:
+    for track in world.running():
+        track.request.preempt()
+
+
+def _cache(world: World) -> None:
+    """Calls of the cache; what they give up is no loss that has to be counted."""
+    world.before.forgive()
+    texts = [list(track.seen) for track in world.tracks]
+    for text in texts[-2:]:
+        with suppress(NotCached, PinRefused):
+            world.engine.cache.pin(text)
+    for text in texts[:2]:
+        world.engine.cache.evict(text)
+    if world.archive is not None and world.archived_drafting is world.setup.drafting:
+        world.before.allow(world.archive)
+        world.engine.checkpoints.load(world.folder / "archive")
+
+
+def _rewind(world: World) -> None:
+    """With another seed."""
+    if any(track.request.output for track in world.tracks):
+        rewind(world, 0, 1, 1)
+
+
+DURING = (_steps, _steps, _steps, _preempt, _cache, _rewind)
 
 
 def inspect(world: World, pick: int) -> None:

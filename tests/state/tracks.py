@@ -78,6 +78,7 @@ class Track:
         """Tokens, reason, counters and logprobs so far. Returns how many tokens were compared for the first time."""
         request = self.request
         same(f"tokens of request {request.id}", request.tokens, self.seen)
+        same(f"seed of request {request.id}", request.seed, self.seed)
         out, reason = self.expected(cold)
         whole = [*self.base, *out]
         same(f"text of request {request.id}", self.seen, whole[: len(self.seen)])

@@ -1,9 +1,9 @@
-"""An executor that tells a model what it is asked to do, runs the protocol simulator along, and can be interrupted."""
+"""An executor that tells a model what it is asked to do, and runs the protocol simulator along."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from dsl.reference.protocol import ProtocolMachine
 from runtime.checkpoints.cache import Checkpoint
@@ -17,106 +17,46 @@ from runtime.seats import Seat
 from tests.fuzz.lockstep import Lockstep
 from tests.state.model import Model
 
-INTERRUPTED = ("prefill", "begin", "replay", "save", "restore", "admit", "arm", "disarm", "set_pages", "score")
-
-
-@dataclass
-class Bomb:
-    """Raises KeyboardInterrupt once, at the `number`-th call of `method`, before or after its work."""
-
-    method: str
-    number: int
-    after: bool
-    calls: int = 0
-    gone_off: bool = False
-
-    def tick(self, method: str, after: bool) -> None:
-        """A call begins or ends."""
-        if self.gone_off or method != self.method:
-            return
-        self.calls += not after
-        if self.calls == self.number and after is self.after:
-            self.gone_off = True
-            raise KeyboardInterrupt
-
 
 class Witness(Lockstep):
-    """Takes the place of an engine's executor. bomb: what will interrupt it, if anything; scratch: to be scrubbed."""
+    """Takes the place of an engine's executor. scratch: filled with NaN before every replay."""
 
     def __init__(self, inner: Executor, conv_width: int, pool: DevicePool, model: Model) -> None:
         super().__init__(inner, conv_width, pool)
         self.machine = ProtocolMachine(replace(self.machine.shape, max_slots=self.limits.max_slots + 1))
-        self.model, self.bomb = model, None
+        self.model = model
         scratch = [self.buffers[buffer.name] for buffer in self.package.plan.role("scratch")]
         self.scratch = scratch if model.setup.scrub else []
-
-    def _tick(self, method: str, after: bool = False) -> None:
-        if self.bomb is not None:
-            self.bomb.tick(method, after)
 
     # What the engine does, told
 
     def admit(self, slot: int, limit_len: int, temperature: float, seed: int, stops: Sequence[int]) -> None:
-        request = self._request(slot)
-        self.model.ever_admitted.add(request.id)
-        self._tick("admit")
-        self.model.admit(slot, request)
+        self.model.admit(slot, self._request(slot))
         super().admit(slot, limit_len, temperature, seed, stops)
-        self._tick("admit", after=True)
 
     def _request(self, slot: int) -> object:
         return next(seat.request for seat in self.model.engine.scheduler.seats.all() if seat.slot == slot)
 
     def restore(self, slot: int, checkpoint: Checkpoint, pages: Sequence[int], copied: tuple[int, int] | None) -> None:
-        self._tick("restore")
         self.model.restore(slot, checkpoint)
         self._have(checkpoint)
         super().restore(slot, checkpoint, pages, copied)
-        self._tick("restore", after=True)
 
     def prefill(self, slot: int, start: int, tokens: Sequence[int], rows: Mapping[int, int]) -> None:
-        self._tick("prefill")
         self.model.prefill(slot, start, tokens)
         super().prefill(slot, start, tokens, rows)
         self.model.prefilled(slot, len(tokens))
-        self._tick("prefill", after=True)
 
     def begin(self, slot: int, next_drafts: int) -> int:
-        self._tick("begin")
         token = super().begin(slot, next_drafts)
         self.model.begin(slot, token)
-        self._tick("begin", after=True)
         return token
 
     def save(self, slot: int, position: int, row: int) -> None:
-        self._tick("save")
         super().save(slot, position, row)
         self.model.saved(slot, position)
-        self._tick("save", after=True)
-
-    def arm(self, slot: int, position: int, row: int) -> None:
-        self._tick("arm")
-        super().arm(slot, position, row)
-        self._tick("arm", after=True)
-
-    def disarm(self, slot: int) -> None:
-        self._tick("disarm")
-        super().disarm(slot)
-        self._tick("disarm", after=True)
-
-    def set_pages(self, slot: int, first: int, pages: Sequence[int]) -> None:
-        self._tick("set_pages")
-        super().set_pages(slot, first, pages)
-        self._tick("set_pages", after=True)
-
-    def score(self, slot: int, positions: Sequence[int]) -> object:
-        self._tick("score")
-        scores = super().score(slot, positions)
-        self._tick("score", after=True)
-        return scores
 
     def replay(self, graph: Graph) -> None:
-        self._tick("replay")
         key = next(key for key, known in self.graphs.items() if known is graph)
         for tensor in self.scratch:
             tensor.fill_(float("nan"))
@@ -124,7 +64,6 @@ class Witness(Lockstep):
             self._step(graph, key[1])
         else:
             super().replay(graph)
-        self._tick("replay", after=True)
 
     def _step(self, graph: Graph, bucket: int) -> None:
         views, width = self.views, self.limits.max_rows

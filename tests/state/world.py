@@ -139,14 +139,22 @@ class World:
     def interrupted(self) -> None:
         """A KeyboardInterrupt left the engine: all that had slots has ended."""
         self.engine.scheduler._recover()
+        self.model.settle()
         self.totals_known = False
         same("slots in use after an interruption", self.engine.scheduler.seats.active, 0)
         for track in self.tracks:
+            if len(track.request.tokens) < len(track.seen):
+                track.back_to(len(track.request.tokens), track.request.seed)
             if track.request.finish_reason == "error" and track.ended is None:
                 track.ended = "error"
             if track.ended == "error" or len(track.request.tokens) > len(track.seen):
                 self.catch_up(track)
         self.model.interrupted()
+
+    def note_pins(self) -> None:
+        """Believe the engine about pins: it was interrupted while some were made."""
+        kept = self.engine.scheduler.cache.all()
+        self.pins = {prefix_of(checkpoint): checkpoint.pins for checkpoint in kept if checkpoint.pins}
 
     def catch_up(self, track: Track) -> None:
         """What a request got in a step that did not end was handed out to nobody."""
