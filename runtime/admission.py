@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from array import array
 
-from runtime.checkpoints.cache import Checkpoint, PrefixCache, Reason
+from runtime.checkpoints.cache import PrefixCache
+from runtime.checkpoints.checkpoint import Checkpoint, Reason
 from runtime.checkpoints.retention import NEVER, PrefixHash
 from runtime.checkpoints.tiers import Tiers
 from runtime.executor import Executor

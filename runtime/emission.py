@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from runtime.checkpoints.cache import Checkpoint, Emission, PrefixCache, Reason
+from runtime.checkpoints.cache import PrefixCache
+from runtime.checkpoints.checkpoint import Checkpoint, Emission, Reason
 from runtime.checkpoints.retention import next_retained, retained, worth_keeping
 from runtime.checkpoints.tiers import Tiers
 from runtime.executor import Executor

@@ -239,8 +239,7 @@ class Engine:
             raise NotRetained(request=request.id, position=to, positions=positions)
         if request.finished:
             self._check_queue()
-        request.options = options
-        self.scheduler.rewind(request, own[to])
+        self.scheduler.rewind(request, own[to], options)
 
     def logits(self, request: Request) -> Tensor:
         """fp32 [vocab_size]: what a running request's last token was chosen from. Raises NotNow if it has no slot."""

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from runtime.buffers import Buffers
-from runtime.checkpoints.cache import Checkpoint
+from runtime.checkpoints.checkpoint import Checkpoint
 from runtime.graphs import Graph, record
 from runtime.package import Package
 from runtime.plan import PAD_SLOT_ID

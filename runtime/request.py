@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from runtime.checkpoints.cache import Checkpoint, Key
+from runtime.checkpoints.checkpoint import Checkpoint, Key
 from runtime.checkpoints.retention import PrefixHash
 from runtime.errors import BadOption, NotTokenIds, PromptEmpty, PromptTooLong, TokenOutOfRange, TooManyStopTokens
 from runtime.logprobs import Logprobs
@@ -164,11 +164,11 @@ class Request:
         """(accepted, proposed) per draft position. A draft after a stop or the limit counts as not accepted."""
         return acceptance(self.accepted)
 
-    def rewind_to(self, checkpoint: Checkpoint) -> None:
-        """Forget the tokens after a checkpoint, which is held from now on, and wait."""
-        position = checkpoint.position
+    def rewind_to(self, checkpoint: Checkpoint, options: Options) -> None:
+        """Forget the tokens after a checkpoint, which is held from now on, and wait; go on with these options."""
+        position, self.options = checkpoint.position, options
         self.tokens, self.pending, self.held = self.tokens[:position], False, checkpoint
-        self.points = tuple(point for point in self.points if point <= position or point in self.asked)
+        self.points = tuple(point for point in self.points if point in self.junctions or point in self.asked)
         self.logprobs = self.logprobs[: position - self.prompt_len]
         self.progress, self.answer_end = Progress.WAITING, None
         self.finish_reason = self.finished_at = None

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from time import perf_counter, perf_counter_ns
 
 from runtime.admission import Admission
-from runtime.checkpoints.cache import Checkpoint, PrefixCache
+from runtime.checkpoints.cache import PrefixCache
+from runtime.checkpoints.checkpoint import Checkpoint
 from runtime.checkpoints.retention import NEVER
 from runtime.checkpoints.tiers import Tiers
 from runtime.emission import Emitter
@@ -22,7 +23,7 @@ from runtime.logprobs import logprobs
 from runtime.observe.canary import Canary
 from runtime.observe.stats import Counters
 from runtime.observe.watch import AcceptanceWatch
-from runtime.request import Progress, Request
+from runtime.request import Options, Progress, Request
 from runtime.roster import Roster
 from runtime.seats import Seat
 
@@ -372,14 +373,14 @@ class Scheduler:
             self.cache.hold(parent.held)
         return parent.held
 
-    def rewind(self, request: Request, checkpoint: Checkpoint) -> None:
+    def rewind(self, request: Request, checkpoint: Checkpoint, options: Options) -> None:
         """Back to a checkpoint on the request's own path: the tokens after it are gone, and are drawn again."""
         with self.changing():
             self.cache.hold(checkpoint)
             self._withdraw(request)
             self.roster.let_go(request)
             self.roster.enter(request)
-            request.rewind_to(checkpoint)
+            request.rewind_to(checkpoint, options)
             self.queue.push_front(request)
 
     def retained_by(self, request: Request) -> list[Checkpoint]:

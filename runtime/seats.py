@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 
-from runtime.checkpoints.cache import Emission
+from runtime.checkpoints.checkpoint import Emission
 from runtime.checkpoints.retention import NEVER
 from runtime.checkpoints.tree import Place
 from runtime.request import Request

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from runtime.buffers import Buffers
-from runtime.checkpoints.cache import Checkpoint
+from runtime.checkpoints.checkpoint import Checkpoint
 from runtime.plan import Plan
 
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -14,7 +14,7 @@ from codegen.verify.probe import Replay
 from codegen.verify.report import Finding
 from codegen.verify.subject import Subject, extension, processed
 from codegen.verify.tokens import draft_difference, typical_drafts
-from runtime.checkpoints.cache import Key
+from runtime.checkpoints.checkpoint import Key
 from runtime.checkpoints.retention import prefix_digests, retained, worth_keeping
 
 Differences = list[tuple[int, Finding]]

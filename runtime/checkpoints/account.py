@@ -11,7 +11,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from runtime.checkpoints.cache import Checkpoint, PrefixCache
+from runtime.checkpoints.cache import PrefixCache
+from runtime.checkpoints.checkpoint import Checkpoint
 from runtime.checkpoints.tiers import Tiers
 from runtime.errors import NotCached
 

@@ -6,95 +6,13 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from enum import Flag, auto
-from typing import NamedTuple
 
+from runtime.checkpoints.checkpoint import Checkpoint, CheckpointCounts, Key, Reason, common_pages
 from runtime.checkpoints.eviction import Worth, worth
 from runtime.checkpoints.pages import PagePool
-from runtime.checkpoints.retention import prefix_digests, shared_pages
-from runtime.checkpoints.tree import Node, Place, RadixTree
+from runtime.checkpoints.retention import prefix_digests
+from runtime.checkpoints.tree import Place, RadixTree
 from runtime.errors import OutOfPages, PinRefused
-
-Key = tuple[int, bytes]
-
-
-class Reason(Flag):
-    """Why a checkpoint is kept. HELD: by requests, and not offered to others."""
-
-    HELD = 0
-    GRID = auto()
-    PROMPT_END = auto()
-    ANSWER_END = auto()
-    JUNCTION = auto()
-    ASKED = auto()
-    LOADED = auto()
-
-
-@dataclass(eq=False, slots=True)
-class Checkpoint:
-    """Everything needed to go on after tokens[:position] with nothing recomputed.
-
-    digest: of those tokens; index: row of the device's checkpoint buffers, None where only another tier has it; pages:
-    of the KV entries < position, the last one possibly partial; drafting: whether the drafter's KV is there too; stamp:
-    numerics it was computed with; holders: requests that will resume from it; pins: of the application; busy: copies
-    under way; copy: what the host pool has of it; used: clock of the last use; published: whether others may resume from
-    it.
-    """
-
-    position: int
-    digest: bytes
-    tokens: Sequence[int]
-    index: int | None
-    pages: tuple[int, ...]
-    page_size: int
-    drafting: bool
-    stamp: str
-    reasons: Reason
-    node: Node
-    holders: int = 0
-    pins: int = 0
-    busy: int = 0
-    copy: object = None
-    used: int = 0
-    published: bool = False
-
-    @property
-    def key(self) -> Key:
-        """Position and digest: the identity of the prefix."""
-        return (self.position, self.digest)
-
-    @property
-    def shared_pages(self) -> int:
-        """Leading pages that a slot which resumes from it shares; it copies the one after them, if any."""
-        return shared_pages(self.position, self.page_size, self.drafting)
-
-
-
-class Emission(NamedTuple):
-    """A checkpoint about to be written by a kernel. row: reserved for it."""
-
-    position: int
-    digest: bytes
-    row: int
-    reasons: Reason
-
-
-@dataclass
-class CheckpointCounts:
-    """What happened to checkpoints so far. skipped: wanted, but every row of the pool was protected.
-
-    demoted, promoted: moved to the host pool and back; given_up: held by requests, but pages ran out; read: from files.
-    """
-
-    written: int = 0
-    evicted: int = 0
-    restored: int = 0
-    skipped: int = 0
-    mismatched: int = 0
-    demoted: int = 0
-    promoted: int = 0
-    given_up: int = 0
-    read: int = 0
 
 
 class Below:
@@ -317,7 +235,7 @@ class PrefixCache:
         for checkpoint in self.evictable(protected):
             above = self._above(checkpoint)
             saved = checkpoint.position - (above.position if above is not None else 0)
-            most = self.row_bytes + (len(checkpoint.pages) - _common_pages(checkpoint, above)) * self.page_bytes
+            most = self.row_bytes + (len(checkpoint.pages) - common_pages(checkpoint, above)) * self.page_bytes
             if saved < least * most * (self._clock - checkpoint.used + 1):
                 here = self.worth(checkpoint)
                 if here < least:
@@ -438,11 +356,3 @@ class PrefixCache:
         used = {checkpoint.index for checkpoint in kept}
         self._free = [row for row in range(self.capacity - 1, -1, -1) if row not in used]
         self.pages.reset(checkpoint.pages for checkpoint in kept)
-
-
-def _common_pages(checkpoint: Checkpoint, above: Checkpoint | None) -> int:
-    """Leading pages that a checkpoint and one above it both hold: all that can be shared, or none are looked for."""
-    if above is None or above.index is None:
-        return 0
-    shared = above.shared_pages
-    return shared if shared and checkpoint.pages[shared - 1] == above.pages[shared - 1] else 0

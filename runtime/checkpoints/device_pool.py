@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from runtime.buffers import Buffers
-from runtime.checkpoints.cache import Checkpoint
+from runtime.checkpoints.checkpoint import Checkpoint
 from runtime.checkpoints.image import CheckpointImage, ImageLayout, PageImage, PageKey, drafter_caches
 from runtime.layouts import clear_entries
 

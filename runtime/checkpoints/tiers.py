@@ -7,7 +7,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from runtime.checkpoints.cache import Below, Checkpoint, Key, PrefixCache, Reason
+from runtime.checkpoints.cache import Below, PrefixCache
+from runtime.checkpoints.checkpoint import Checkpoint, Key, Reason
 from runtime.checkpoints.device_pool import DevicePool
 from runtime.checkpoints.directory import CheckpointDirectory
 from runtime.checkpoints.eviction import worth

@@ -6,7 +6,7 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from runtime.checkpoints.cache import CheckpointCounts
+from runtime.checkpoints.checkpoint import CheckpointCounts
 from runtime.checkpoints.pools import Pools
 from runtime.observe.histogram import Histogram
 from runtime.request import Request, acceptance

@@ -9,7 +9,7 @@ from torch import Tensor
 from dsl.reference.protocol import Checkpoint as ModelCheckpoint
 from dsl.reference.protocol import Phase as SlotPhase
 from dsl.reference.protocol import ProtocolMachine, ProtocolShape, SeatResult, Supplied
-from runtime.checkpoints.cache import Checkpoint, Key
+from runtime.checkpoints.checkpoint import Checkpoint, Key
 from runtime.checkpoints.device_pool import DevicePool
 from runtime.executor import Executor, Phase
 from runtime.graphs import Graph

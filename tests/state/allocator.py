@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from runtime.checkpoints.cache import Checkpoint
+from runtime.checkpoints.checkpoint import Checkpoint
 from runtime.engine import Engine
 from runtime.seats import Seat
 from tests.state.differences import holds, same

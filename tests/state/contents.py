@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import array
 
-from runtime.checkpoints.cache import Checkpoint
+from runtime.checkpoints.checkpoint import Checkpoint
 from runtime.engine import Engine
 from runtime.seats import Seat
 from tests.state.bits import Bits

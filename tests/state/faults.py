@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from runtime.checkpoints.cache import Checkpoint, Emission
+from runtime.checkpoints.checkpoint import Checkpoint, Emission
 from runtime.engine import Engine
 from runtime.executor import Executor, Phase
 from runtime.graphs import Graph

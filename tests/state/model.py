@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dsl.reference.protocol.policy import token_hash
-from runtime.checkpoints.cache import Checkpoint
+from runtime.checkpoints.checkpoint import Checkpoint
 from runtime.engine import Engine
 from runtime.request import Request
 from tests.state.differences import holds, same

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from runtime.checkpoints.cache import Checkpoint
+from runtime.checkpoints.checkpoint import Checkpoint
 
 Text = tuple[int, ...]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dsl.reference.protocol import ProtocolMachine
-from runtime.checkpoints.cache import Checkpoint
+from runtime.checkpoints.checkpoint import Checkpoint
 from runtime.checkpoints.device_pool import DevicePool
 from runtime.emission import Emitter
 from runtime.engine import Engine

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from runtime.checkpoints.cache import Reason
+from runtime.checkpoints.checkpoint import Reason
 from runtime.checkpoints.retention import prefix_digests, retained
 from runtime.engine import Engine
 from tests.cpu.engine.toys import (

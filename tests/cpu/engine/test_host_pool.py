@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from runtime import errors
-from runtime.checkpoints.cache import Checkpoint
+from runtime.checkpoints.checkpoint import Checkpoint
 from runtime.checkpoints.host_pool import HostCopy, HostPool, host_pool_bytes, host_pool_size
 from runtime.checkpoints.image import ImageLayout, PageKey, image_layout
 from runtime.checkpoints.retention import prefix_digests

@@ -16,7 +16,7 @@ from codegen.lower import lower
 from codegen.package import write_package
 from dsl.reference.weights import random_weights
 from dsl.spec import ModelSpec
-from runtime.checkpoints.cache import Checkpoint
+from runtime.checkpoints.checkpoint import Checkpoint
 from runtime.engine import Engine
 from runtime.layouts import read_entries
 from runtime.package import Package, open_package

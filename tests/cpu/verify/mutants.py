@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.checkpoints.cache import Checkpoint, PrefixCache
+from runtime.checkpoints.cache import PrefixCache
+from runtime.checkpoints.checkpoint import Checkpoint
 from runtime.emission import Emitter
 from runtime.executor import Executor, Phase
 

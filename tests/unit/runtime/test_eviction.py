@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.checkpoints.cache import PrefixCache, Reason
+from runtime.checkpoints.cache import PrefixCache
+from runtime.checkpoints.checkpoint import Reason
 from runtime.checkpoints.eviction import Worth, worth
 from runtime.checkpoints.pages import PagePool
 from runtime.checkpoints.retention import prefix_digests

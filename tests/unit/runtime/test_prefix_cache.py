@@ -11,7 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from runtime.checkpoints.cache import Below, Checkpoint, PrefixCache, Reason
+from runtime.checkpoints.cache import Below, PrefixCache
+from runtime.checkpoints.checkpoint import Checkpoint, Reason
 from runtime.checkpoints.pages import PagePool
 from runtime.checkpoints.retention import prefix_digests
 from runtime.errors import OutOfPages, PinRefused
