@@ -58,7 +58,6 @@ class Parts:
 
     buffers: Buffers
     scheduler: Scheduler
-    layout: ImageLayout
     memory: Mapping[str, int]
 
 
@@ -107,7 +106,7 @@ def assemble(package: Package, weights: str | Path | Mapping[str, Tensor], optio
         interval=interval,
         canary=Canary(executor, options.canary) if options.canary != 0 else None,
     )
-    return Parts(buffers, scheduler, layout, buffers.memory)
+    return Parts(buffers, scheduler, buffers.memory)
 
 
 def _or(value: int | None, default: int) -> int:
@@ -132,8 +131,8 @@ def _directory(layout: ImageLayout, options: EngineOptions) -> CheckpointDirecto
         return None
     most = options.checkpoint_dir_bytes
     if most is not None:
-        in_range("checkpoint_dir_bytes", most, 0, MOST)
-    return CheckpointDirectory(Path(options.checkpoint_dir), layout, most)
+        in_range("checkpoint_dir_bytes", most, 1, MOST)
+    return CheckpointDirectory(options.checkpoint_dir, layout, most)
 
 
 def in_range(option: str, value: int, low: int, high: int) -> int:

@@ -1,4 +1,4 @@
-"""`python -m runtime`: generate text with a built package, and measure it."""
+"""`python -m runtime`: generate text with a built package, measure it, and make random weights."""
 
 from __future__ import annotations
 
@@ -359,9 +359,9 @@ def _read_text(path: Path | None) -> bytes:
     try:
         content = b"" if path is None else path.read_bytes()
     except OSError as error:
-        raise BadOption(option="text", value=str(path), allowed=f"a readable file ({error.strerror})") from error
+        raise BadOption(option="--text", value=str(path), allowed=f"a readable file ({error.strerror})") from error
     if path is not None and not content:
-        raise BadOption(option="text", value=str(path), allowed="a file that is not empty")
+        raise BadOption(option="--text", value=str(path), allowed="a file that is not empty")
     return content
 
 

@@ -52,8 +52,9 @@ class Engine:
     those that wait stay, and the engine can be used on.
 
     package: path or opened package. weights: path of a safetensors file, or tensors by name.
-    drafts: tokens drafted per step, default 3 or what the package allows; 0 leaves the MTP module out for good unless
-    `drafting`. slots: requests decoded together, default all the package has. threads: CPU threads. eager: no graphs.
+    drafts: tokens drafted per step, default 3 or what the package allows. drafting: run the MTP module although drafts
+    is 0, so that set_drafts can raise it later; default: if drafts is not 0. slots: requests decoded together, default
+    all the package has. threads: CPU threads. eager: no graphs.
     prefill_chunk: tokens per prefill launch. prefill_budget: prompt tokens per step over all slots, so that answers
     under way are not held up; default one chunk of each. max_queue: requests that may wait.
     checkpoints: keep and resume from recurrent states. interval: of those on the way, None for every page, n for every
@@ -107,12 +108,12 @@ class Engine:
         parts = assemble(self.package, weights, options)
         self.buffers, self.scheduler, self.memory = parts.buffers, parts.scheduler, parts.memory
         self.tokenizer = ByteTokenizer(self.package.plan.specials)
-        self.cache = CacheView(self.scheduler.cache, self.scheduler.tiers, self._encode, self.scheduler.changing)
-        self.checkpoints = Store(self.scheduler.tiers, self.scheduler.changing)
+        self._cache = CacheView(self.scheduler.cache, self.scheduler.tiers, self._encode, self.scheduler.changing)
+        self._checkpoints = Store(self.scheduler.tiers, self.scheduler.changing)
         self._next_id = 0
-        self._closed = False
-        self._owner: int | None = None  # the thread of an AsyncFront, which alone may call
-        self._front: Any = None
+        self.closed = False
+        self.owner: int | None = None  # thread id of the AsyncFront that alone may call
+        self.front: Any = None
 
     # Requests
 
@@ -139,9 +140,10 @@ class Engine:
         checkpoints: positions to keep, tokens from the start, or negative: back from the end of the prompt. logprobs:
         report each output token's log-probability and so many most likely tokens, in request.logprobs.
 
-        Raises PromptEmpty, PromptTooLong, TokenOutOfRange, BadOption, TooManyStopTokens or QueueFull.
+        Raises PromptEmpty, PromptNotText, NotTokenIds, PromptTooLong, TokenOutOfRange, BadOption, TooManyStopTokens or
+        QueueFull.
         """
-        self._check_open()
+        self.check_open()
         limits = self.package.plan.limits
         tokens = self._encode(prompt)
         eos = self.tokenizer.specials.get("eos")
@@ -183,21 +185,20 @@ class Engine:
 
         Raises NotNow if it has no slot.
         """
-        self._check_mine(request)
+        self.check_mine(request)
         if request.progress not in (Progress.PREFILL, Progress.DECODE):
             raise NotNow(request=request.id, progress=request.progress, what="preempt", needed="a running request")
         self.scheduler.preempt(request)
 
-    def fork(
-        self, request: Request, seed: int, *, at: int | None = None, max_new_tokens: int | None = None
-    ) -> Request:
+    def fork(self, request: Request, seed: int, *, at: int | None = None, max_new_tokens: int | None = None) -> Request:
         """Another continuation of a request's text, with its own seed. State and pages are shared, copied on write.
 
         at: tokens to keep, from the prompt's length to all there are, the default. max_new_tokens: beyond those kept;
         default: the same limit as the request's. A fork of a request that has not begun waits for its prompt, which is
-        prefilled once. Raises BadOption, NotNow if the request has ended and `at` is not given, or QueueFull.
+        prefilled once. All other options, the moment of the deadline too, are the request's. Raises BadOption, NotNow
+        if the request has ended and `at` is not given, or QueueFull.
         """
-        self._check_mine(request)
+        self.check_mine(request)
         if request.finished and at is None:
             raise NotNow(request=request.id, progress="finished", what="fork", needed="at=, the tokens to keep")
         kept = len(request.tokens) if at is None else in_range("at", at, request.prompt_len, len(request.tokens))
@@ -226,9 +227,10 @@ class Engine:
         """Drop all tokens from position `to` on, which must be retained, and continue from there.
 
         seed: of the tokens from now on; default the same, which draws the same tokens again. A finished request goes on
-        too. Raises NotNow before its first token, or NotRetained with the positions that can be gone back to.
+        too; a deadline stays. Raises BadOption, NotNow before its first token, NotRetained with the positions that
+        there are, or QueueFull if it had finished.
         """
-        self._check_mine(request)
+        self.check_mine(request)
         if not request.output:
             raise NotNow(request=request.id, progress=request.progress, what="rewind", needed="a first token")
         options = request.options if seed is None else replace(request.options, seed=seed)
@@ -242,8 +244,8 @@ class Engine:
         self.scheduler.rewind(request, own[to], options)
 
     def logits(self, request: Request) -> Tensor:
-        """fp32 [vocab_size]: what a running request's last token was chosen from. Raises NotNow if it has no slot."""
-        self._check_mine(request)
+        """fp32 [vocab_size]: what a request's last token was chosen from. Raises NotNow unless it decodes."""
+        self.check_mine(request)
         seat = self.scheduler.seats.of(request)
         if seat is None or request.progress is not Progress.DECODE:
             raise NotNow(request=request.id, progress=request.progress, what="logits", needed="a decoding request")
@@ -251,12 +253,12 @@ class Engine:
 
     def cancel(self, request: Request) -> None:
         """End a request now; its tokens so far stay. Nothing happens if it has finished."""
-        self._check_mine(request)
+        self.check_mine(request)
         self.scheduler.cancel(request)
 
     def step(self) -> list[tuple[Request, list[int]]]:
-        """One scheduler iteration: admit, one prefill chunk per new request, one decode step. Returns new tokens."""
-        self._check_open()
+        """One iteration: deadlines, admission, prefill within the budget, one decode step. Returns new tokens."""
+        self.check_open()
         emitted = self.scheduler.step()
         if self.scheduler.watch.due:
             self.scheduler.watch.check()
@@ -272,7 +274,7 @@ class Engine:
 
         Raises NotNow while requests run.
         """
-        self._check_open()
+        self.check_open()
         running = next((seat.request for seat in self.scheduler.seats.all()), None)
         if running is not None:
             raise NotNow(request=running.id, progress=running.progress, what="warm_up", needed="an engine at rest")
@@ -280,8 +282,12 @@ class Engine:
 
     def set_drafts(self, drafts: int) -> None:
         """Draft this many tokens per step from now on. Raises BadOption beyond the package, or without drafting."""
-        self._check_open()
-        highest = self.package.plan.limits.max_drafts if self.scheduler.executor.drafting else 0
+        self.check_open()
+        highest = self.package.plan.limits.max_drafts
+        if drafts and not self.scheduler.executor.drafting:
+            left_out = "0: the MTP module was left out; make the engine with drafting=True"
+            allowed = left_out if self.package.plan.has_drafter else "0: the model has no MTP module"
+            raise BadOption(option="drafts", value=drafts, allowed=allowed)
         self.scheduler.drafts = in_range("drafts", drafts, 0, highest)
 
     # Conveniences
@@ -293,9 +299,9 @@ class Engine:
         """
         if isinstance(prompt, Request) and options:
             raise BadOption(option=", ".join(options), value=options, allowed="only with a prompt, not a request")
-        self._check_open()
+        self.check_open()
         request = prompt if isinstance(prompt, Request) else self.submit(prompt, **options)  # type: ignore[arg-type]
-        self._check_mine(request)
+        self.check_mine(request)
         text, shown = TextStream(), request.prompt_len
         try:
             while not request.finished or shown < len(request.tokens):
@@ -310,7 +316,7 @@ class Engine:
             if not request.finished:
                 self.cancel(request)
 
-    def astream(self, prompt: Prompt, **options: object) -> AsyncIterator[Piece]:
+    def astream(self, prompt: Prompt | Request, **options: object) -> AsyncIterator[Piece]:
         """`stream` for asyncio: `async for piece in engine.astream(prompt)`, any number of them at once.
 
         From the first use on a thread of its own runs the engine, and calls from elsewhere raise EngineInUse; `await
@@ -326,7 +332,7 @@ class Engine:
 
     def generate_batch(self, prompts: Iterable[Prompt], **options: object) -> list[Result]:
         """Answer several prompts together, in order. If anything is raised, none of them goes on."""
-        self._check_open()
+        self.check_open()
         prompts, first = list(prompts), self._next_id
         try:
             requests = [self.submit(prompt, **options) for prompt in prompts]  # type: ignore[arg-type]
@@ -347,8 +353,23 @@ class Engine:
 
     # State
 
+    @property
+    def cache(self) -> CacheView:
+        """What is kept and why, and pins. Raises EngineClosed or EngineInUse."""
+        self.check_open()
+        return self._cache
+
+    @property
+    def checkpoints(self) -> Store:
+        """Save what is kept to a file, and load it. Raises EngineClosed or EngineInUse."""
+        self.check_open()
+        return self._checkpoints
+
     def stats(self) -> Stats:
-        """A snapshot of all counters. May be called from any thread."""
+        """A snapshot of all counters.
+
+        From another thread use runtime.observe.metrics.snapshot: here a table that grows meanwhile raises RuntimeError.
+        """
         scheduler = self.scheduler
         counters, cache = scheduler.counters, scheduler.cache
         canary, accepted = scheduler.canary, dict(counters.accepted)
@@ -369,7 +390,7 @@ class Engine:
             restored_tokens=counters.restored_tokens,
             recomputed_tokens=counters.recomputed_tokens,
             checkpoints=len(cache),
-            checkpoint_counts=cache.counts,
+            checkpoint_counts=replace(cache.counts),
             graphs=len(scheduler.executor.graphs),
             pools=scheduler.tiers.pools(),
             refused_files=scheduler.tiers.refused,
@@ -383,15 +404,18 @@ class Engine:
         )
 
     def close(self) -> None:
-        """Cancel everything. Afterwards every call raises EngineClosed."""
-        if self._owner is not None:
+        """Cancel everything, and wait until the checkpoint directory has what is kept.
+
+        Afterwards only `stats` and `result` work: the rest raises EngineClosed.
+        """
+        if self.owner is not None:
             from runtime.front import release  # it imports this module
 
             release(self)
-        if not self._closed:
+        if not self.closed:
             self.scheduler.cancel_all()
             self.scheduler.tiers.close()
-            self._closed = True
+            self.closed = True
 
     def __enter__(self) -> Engine:
         return self
@@ -399,14 +423,14 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _check_open(self) -> None:
-        if self._closed:
+    def check_open(self) -> None:
+        if self.closed:
             raise EngineClosed
-        if self._owner is not None and self._owner != threading.get_ident():
+        if self.owner is not None and self.owner != threading.get_ident():
             raise EngineInUse
 
-    def _check_mine(self, request: object) -> None:
-        self._check_open()
+    def check_mine(self, request: object) -> None:
+        self.check_open()
         self._check_own(request)
 
     def _check_own(self, request: object) -> None:
@@ -423,8 +447,8 @@ def _text(option: str, value: str) -> str:
 
 
 def _seconds(option: str, value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-        raise BadOption(option=option, value=value, allowed="seconds, more than 0")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1e9:
+        raise BadOption(option=option, value=value, allowed="seconds, more than 0 and at most 1e9")
     return float(value)
 
 

@@ -113,7 +113,7 @@ class NotTokenIds(RuntimeStateError):
     """Something else came where token ids belong."""
 
     code = "not-token-ids"
-    template = "{field} must be text, bytes or a sequence of integer ids; this {kind} is not"
+    template = "{field} must be {allowed}; this {kind} is not"
 
 
 class PromptNotText(RuntimeStateError):
@@ -165,21 +165,21 @@ class EngineClosed(RuntimeStateError):
     """The engine was closed."""
 
     code = "engine-closed"
-    template = "this engine is closed"
+    template = "this engine is closed: make another one"
 
 
 class ForeignRequest(RuntimeStateError):
     """A request of another engine was passed."""
 
     code = "foreign-request"
-    template = "request {request} does not belong to this engine"
+    template = "request {request} does not belong to this engine: ask its own, request.engine"
 
 
 class OutOfPages(RuntimeStateError):
     """The page pool is exhausted: more pages are held than the planner provided for."""
 
     code = "out-of-pages"
-    template = "{wanted} pages are wanted, {free} of {total} are free and no checkpoint can be evicted"
+    template = "{wanted} pages are wanted, {free} of {total} are free and no checkpoint can be evicted; unpin some"
 
 
 class PinRefused(RuntimeStateError):
@@ -217,14 +217,20 @@ class ResumeDiffers(RuntimeStateError):
     """A resumed request drew another token than before: its checkpoint, or the kernels, are damaged."""
 
     code = "resume-differs"
-    template = "request {request}, resumed at {position}, drew token {found} where it had drawn {expected} before"
+    template = (
+        "request {request}, resumed at {position}, drew token {found} where it had drawn {expected} before: "
+        "verify the package"
+    )
 
 
 class StepCorrupt(RuntimeStateError):
     """A step reports what no step can do: the device's buffers, or its kernels, are damaged."""
 
     code = "step-corrupt"
-    template = "slot {slot} says it accepted {count} tokens of a step that verified {rows}; its requests were dropped"
+    template = (
+        "slot {slot} says it accepted {count} tokens of a step that verified {rows}; its requests were dropped: "
+        "verify the package"
+    )
 
 
 class OutputFailed(RuntimeStateError):

@@ -67,7 +67,7 @@ class Executor:
         return graph
 
     def warm_up(self, drafts: int) -> int:
-        """Record every graph that requests can need at `drafts` drafts per step, the largest first. Returns how many.
+        """Record the graphs of requests without logprobs at `drafts` drafts per step. Returns how many there are.
 
         No slot may be in use.
         """

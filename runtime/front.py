@@ -51,11 +51,11 @@ class AsyncFront:
             target=_serve, args=(commands, ref(self._worker), ref(engine)), name="engine", daemon=True
         )
         with _claiming:
-            engine._check_open()
-            if engine._owner is not None:
+            engine.check_open()
+            if engine.owner is not None:
                 raise EngineInUse
             self._thread.start()
-            engine._owner = self._thread.ident
+            engine.owner = self._thread.ident
         _threads[self._thread] = commands
         finalize(self, commands.put, None).atexit = False
         self._worker.post(lambda _: None)  # requests that were submitted before run on
@@ -64,9 +64,9 @@ class AsyncFront:
     def of(cls, engine: Engine) -> AsyncFront:
         """The front that the engine holds, made when it is first asked for and again after it was closed."""
         with _claiming:
-            if engine._front is None or engine._front.closed:
-                engine._front = cls(engine)
-            return engine._front
+            if engine.front is None or engine.front.closed:
+                engine.front = cls(engine)
+            return engine.front
 
     # Requests
 
@@ -265,7 +265,7 @@ class Worker:
             self._tell(list(self.open))
             self._refuse(error)
         finally:
-            self.engine._owner = None
+            self.engine.owner = None
             self.ended.set_result(None)
 
     def _refuse(self, error: BaseException) -> None:
@@ -284,7 +284,7 @@ class Worker:
         if self._taken:
             self._taken = False
             self._look()
-        return not self._ending and not self.engine._closed
+        return not self._ending and not self.engine.closed
 
     def _look(self) -> None:
         """What commands may have done: requests that are new, and such that were rewound and go on from there."""
@@ -310,7 +310,7 @@ class Worker:
     def listen(self, engine: Engine, listener: Listener, prompt: Prompt | Request, options: dict[str, Any]) -> Request:
         """A command: submit a prompt if it is one, and send what the request has and gets to a listener."""
         request = prompt if isinstance(prompt, Request) else engine.submit(prompt, **options)
-        engine._check_mine(request)
+        engine.check_mine(request)
         listener.shown = request.prompt_len
         self.open.setdefault(request, []).append(listener)
         if len(request.tokens) > listener.shown:
@@ -361,13 +361,13 @@ def _serve(commands: Commands, worker_ref: ReferenceType[Worker], engine_ref: Re
         del command, worker
     engine = engine_ref()
     if engine is not None:
-        engine._owner = None
+        engine.owner = None
 
 
 def release(engine: Engine) -> None:
     """Shut down the front that an engine has, whoever made it."""
     for thread, commands in list(_threads.items()):
-        if thread.ident == engine._owner:
+        if thread.ident == engine.owner:
             _end_thread(thread, commands)
 
 

@@ -207,13 +207,15 @@ def acceptance(accepted: dict[int, list[int]]) -> list[tuple[int, int]]:
 
 def ids_of(field_name: str, values: Iterable[object]) -> list[int]:
     """Token ids as ints: Python's or any library's integers, never bool. Raises NotTokenIds."""
+    kind = type(values).__name__
     try:
         values = list(values)
         if set(map(type, values)) == {int}:
             return values  # type: ignore[return-value]
         return [_id(value) for value in values]
     except TypeError:
-        raise NotTokenIds(field=field_name, kind=type(values).__name__) from None
+        allowed = ("text, bytes or " if field_name == "prompt" else "") + "a sequence of integers"
+        raise NotTokenIds(field=field_name, allowed=allowed, kind=kind) from None
 
 
 def _id(value: object) -> int:

@@ -1,6 +1,6 @@
 """Who runs when: admits, prefills in chunks under a budget, decodes all slots together, preempts, finishes.
 
-Independent of torch: device work goes through an Executor, checkpoints through an Emitter.
+Device work goes through an Executor, checkpoints through an Emitter, requests through a Roster.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Scheduler:
     """Requests of one executor. drafts: tokens to draft in the next step; may be changed between steps.
 
     prefill_chunk: tokens of one prefill launch; prefill_budget: prompt tokens per step over all slots, None for one
-    chunk of each slot that prefills.
+    chunk of each slot that prefills. interval: of checkpoints, as an Emitter's; canary: None to check no step.
     """
 
     def __init__(

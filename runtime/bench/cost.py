@@ -18,7 +18,6 @@ from torch import Tensor
 
 from runtime.bench.common import TEXT, Model, Progress, Replay, ReplayClock, drain, percentiles, quiet
 from runtime.checkpoints.retention import NEVER
-from runtime.checkpoints.tree import RadixTree
 from runtime.engine import Engine
 from runtime.errors import BenchUnavailable
 from runtime.executor import Phase
@@ -130,9 +129,8 @@ def _steps(engine: Engine, context: int, steps: int) -> tuple[list[Step], dict[s
     found: list[Step] = []
     copies: dict[str, list[float]] = {name: [] for name in COPIES}
     for _ in range(steps):
-        if len(cache.free_rows()) < 2:
+        if cache.rows_free < 2:
             engine.cache.clear()
-            cache.tree = RadixTree()  # those given up would leave a node per token on the way
         found.append(_timed_step(engine, seat, clock, emits=coin.random() < 0.5))
         if coin.random() < 0.25:
             name = coin.choice(list(COPIES))
@@ -142,13 +140,13 @@ def _steps(engine: Engine, context: int, steps: int) -> tuple[list[Step], dict[s
 
 def _timed_step(engine: Engine, seat: Seat, clock: ReplayClock, emits: bool) -> Step:
     """One step that writes all that the seat has processed, or nothing."""
-    free = len(engine.scheduler.cache.free_rows())
+    free = engine.scheduler.cache.rows_free
     seat.next_due = seat.committed_len if emits else NEVER
     clock.log.clear()
     begun = perf_counter_ns()
     engine.step()
     ended = perf_counter_ns()
-    assert free - len(engine.scheduler.cache.free_rows()) == emits
+    assert free - engine.scheduler.cache.rows_free == emits
     replays = sum(replay.ended - replay.begun for replay in clock.log)
     return Step(emits, (ended - begun) / NS_PER_US, replays / NS_PER_US)
 

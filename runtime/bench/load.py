@@ -263,14 +263,14 @@ def leaks(engine: Engine) -> Iterator[str]:
     pages = {page for checkpoint in kept for page in checkpoint.pages}
     if scheduler.seats.active or scheduler.busy or len(scheduler.queue):
         yield "a request"
-    if len(cache.free_rows()) + len(kept) != cache.capacity:
+    if cache.rows_free + len(kept) != cache.capacity:
         yield "a checkpoint row"
     if cache.pages.in_use != len(pages):
         yield "a page"
     if any(checkpoint.holders or checkpoint.busy or not checkpoint.published for checkpoint in cache.all()):
         yield "a held checkpoint"
     engine.cache.clear()
-    if len(cache.free_rows()) != cache.capacity or cache.pages.in_use or cache.all():
+    if cache.rows_free != cache.capacity or cache.pages.in_use or cache.all():
         yield "a checkpoint that was given up"
 
 

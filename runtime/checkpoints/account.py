@@ -23,9 +23,11 @@ Changing = Callable[[], AbstractContextManager[None]]
 
 @dataclass(frozen=True)
 class Kept:
-    """One checkpoint. tail: its last tokens; reasons: why it is kept; tiers: where its bytes are; bytes: that its
-    eviction would free, of pages + row; saved_tokens: that would be recomputed without it; age: uses of others since
-    its own last; leaves: its turn among those that can be evicted, 0 the first, None if it cannot.
+    """One checkpoint.
+
+    tail: its last tokens; reasons: why it is kept; tiers: where in memory its bytes are, "device" or "host"; bytes:
+    that its eviction would free, of pages and row; saved_tokens: that would be recomputed without it; age: uses of others
+    since its own last; leaves: its turn among those that can be evicted, 0 the first, None if it cannot.
     """
 
     position: int
@@ -97,7 +99,7 @@ class CacheView:
         return Account(
             kept=kept,
             rows=cache.capacity,
-            rows_free=len(cache.free_rows()),
+            rows_free=cache.rows_free,
             pages=cache.pages.num_pages,
             pages_free=cache.pages.free,
             host_rows_free=host[0],
@@ -123,7 +125,7 @@ class CacheView:
         )
 
     def find(self, prompt: Any) -> int:
-        """How many tokens of a prompt would be restored: the position of the longest checkpoint, 0 if there is none."""
+        """Position of a prompt's longest checkpoint in memory, 0 if there is none. More may be restored from files."""
         checkpoint = self._cache.find(self._encode(prompt))
         return 0 if checkpoint is None else checkpoint.position
 
@@ -148,12 +150,15 @@ class CacheView:
         self._cache.unpin(pinned)
 
     def evict(self, prompt: Any) -> int:
-        """Give up a prompt's checkpoints, on its way and beyond, unless in use, held or pinned. Returns how many."""
+        """Give up a prompt's checkpoints, on its way and beyond, unless in use, held or pinned. Returns how many.
+
+        Files in checkpoint_dir stay.
+        """
         tokens = self._encode(prompt)
         with self._changing():
             return self._cache.clear(lambda c: list(c.tokens[: min(len(tokens), c.position)]) == tokens[: c.position])
 
     def clear(self) -> int:
-        """Give up every checkpoint that is not in use, held or pinned. Returns how many."""
+        """Give up what is not in use, held or pinned. Returns how many. Files in checkpoint_dir stay."""
         with self._changing():
             return self._cache.clear()

@@ -77,7 +77,7 @@ class PrefixCache:
 
     @property
     def rows_free(self) -> int:
-        """Number of rows that hold nothing published, held or reserved."""
+        """How many rows are free."""
         return len(self._free)
 
     def free_rows(self) -> list[int]:

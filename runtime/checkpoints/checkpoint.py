@@ -63,7 +63,6 @@ class Checkpoint:
         return shared_pages(self.position, self.page_size, self.drafting)
 
 
-
 class Emission(NamedTuple):
     """A checkpoint about to be written by a kernel. row: reserved for it."""
 

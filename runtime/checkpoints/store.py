@@ -18,16 +18,17 @@ class Store:
         self._tiers, self._changing = tiers, changing
 
     def save(self, path: str | Path) -> ArchiveReport:
-        """Write all published checkpoints to one file, whole or not at all. Raises CheckpointNotWritten."""
-        return save_archive(Path(path), self._tiers.images(), self._tiers.device.layout)
+        """Write all published checkpoints to one file, whole or not at all. Raises BadOption or
+        CheckpointNotWritten."""
+        return save_archive(path, self._tiers.images(), self._tiers.device.layout)
 
     def load(self, path: str | Path) -> int:
         """Publish the checkpoints of a file, as many as have room, the deepest first. Returns how many are there now.
 
-        The file is verified whole before anything is published. Raises CheckpointFileDamaged, CheckpointFileForeign or
-        CheckpointFileFormat, naming it.
+        The file is verified whole before anything is published. Raises CheckpointArchiveNotFound,
+        CheckpointFileDamaged, CheckpointFileForeign, CheckpointFileFormat or BadOption, naming it.
         """
-        images = load_archive(Path(path), self._tiers.device.layout)
+        images = load_archive(path, self._tiers.device.layout)
         with self._changing():
             return sum(self._tiers.adopt(image) is not None for image in images)
 

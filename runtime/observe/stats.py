@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from runtime.checkpoints.checkpoint import CheckpointCounts
 from runtime.checkpoints.pools import Pools
 from runtime.observe.histogram import Histogram
-from runtime.request import Request, acceptance
+from runtime.request import Request
 
 TIMELINE = 1 << 14
 
@@ -98,4 +98,3 @@ def percentile(values: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1 if share else 0)] if ordered else math.nan
 
 
-__all__ = ["Counters", "Stats", "acceptance", "percentile", "tokens_per_step"]

@@ -24,13 +24,22 @@ CHOICES: dict[str, tuple[object, ...]] = {
     "scrub": (False, True),
     "eager": (False,) * 19 + (True,),
 }
+# Few pages for many requests: what is held has to be given up.
+TIGHT: dict[str, tuple[object, ...]] = {
+    "slots": (1, 1, 2),
+    "spare_pages": (0, 0, 2),
+    "rows": (24, 12, 6),
+    "max_queue": (1024,),
+}
+TIGHT_SHARE = 0.25
 LIKELINESS = (0.0, 0.3, 1.0, 1.0, 1.0, 2.0)
 NEEDED = ("submit", "step")
 
 
 def draw_setup(random: Random) -> Setup:
     """Options of a run's engines."""
-    return Setup(**{name: random.choice(values) for name, values in CHOICES.items()})
+    choices = CHOICES | (TIGHT if random.random() < TIGHT_SHARE else {})
+    return Setup(**{name: random.choice(values) for name, values in choices.items()})
 
 
 def draw_weights(random: Random) -> dict[str, float]:

@@ -43,6 +43,7 @@ def interrupt(world: World, point: int, number: int, after: int, during: int) ->
         world.note_pins()
     except KeyboardInterrupt:
         holds(bomb.gone_off, "somebody else's KeyboardInterrupt")
+        world.tally.hit("interrupted")
         world.tally.hit(f"interrupted: {POINTS[point % len(POINTS)]}")
         world.before.partial = True
         world.interrupted()

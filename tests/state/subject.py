@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ STRENGTH = 0.1
 
 @dataclass
 class Subject:
-    """A package, its weights, cold answers and states of it; fault: planted in every engine that a run makes."""
+    """A package, its weights, cold answers and states of it; plant: what every engine of a run gets planted in it."""
 
     package: Package
     weights: dict[str, Tensor]
@@ -38,6 +39,12 @@ class Subject:
 def toy() -> Subject:
     """The toy, with layers so quiet that its drafter is right about every other time, up to all drafts at once."""
     torch.set_num_threads(1)
-    folder = Path(tempfile.mkdtemp(prefix="stepforge-state-")) / "package"
     spec = toy_spec()
-    return Subject(write_toy(folder, KERNELS, spec), agreeing_weights(spec, STRENGTH))
+    return Subject(write_toy(_folder() / "package", KERNELS, spec), agreeing_weights(spec, STRENGTH))
+
+
+def _folder() -> Path:
+    """One that goes when this process ends."""
+    folder = tempfile.TemporaryDirectory(prefix="stepforge-state-")
+    atexit.register(folder.cleanup)
+    return Path(folder.name)

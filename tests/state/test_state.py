@@ -16,7 +16,7 @@ MET = (
     "identical prompt, nothing prefilled", "recomputed", "junction", "restored from another tier",
     "forked: waiting", "forked: decode", "forked: finished", "rewound: decode", "rewound: finished",
     "checkpoints evicted", "checkpoints demoted", "checkpoints promoted", "checkpoints skipped", "files written",
-    "pinned", "interrupted: replay", "closed", "killed", "finished: stop", "finished: limit", "accepted 4",
+    "pinned", "interrupted", "closed", "killed", "finished: stop", "finished: limit", "accepted 4",
     "slots compared with cold ones", "checkpoints compared with cold ones",
 )  # fmt: skip
 

@@ -603,7 +603,7 @@ def test_closing_ends_every_stream_with_an_error(package, weights, oracle, close
     with Engine(package, weights, drafts=0) as engine:
         run(main(engine))
         assert not engine.busy
-        if not engine._closed:
+        if not engine.closed:
             assert list(engine.generate(list(PROMPT), max_new_tokens=9).tokens) == oracle(Ask(PROMPT, 9))[0]
 
 
@@ -618,7 +618,7 @@ def test_a_front_that_nobody_holds_ends_its_thread(package, weights):
         del front
         gc.collect()
         thread.join(PATIENCE)
-        assert not thread.is_alive() and engine._owner is None and not engine.busy
+        assert not thread.is_alive() and engine.owner is None and not engine.busy
 
 
 def test_an_engine_and_its_own_front_can_be_collected(package, weights):
