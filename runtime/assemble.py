@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import torch
 import triton
 from torch import Tensor
 
@@ -18,7 +19,7 @@ from runtime.checkpoints.host_pool import HostPool, host_pool_bytes, host_pool_s
 from runtime.checkpoints.image import ImageLayout, image_layout
 from runtime.checkpoints.pages import PagePool
 from runtime.checkpoints.tiers import Tiers
-from runtime.errors import BadOption
+from runtime.errors import BadOption, TargetUnusable
 from runtime.executor import Executor
 from runtime.observe.canary import Canary
 from runtime.package import Package
@@ -65,6 +66,7 @@ def assemble(package: Package, weights: str | Path | Mapping[str, Tensor], optio
     """Check the options, allocate, and connect. Raises RuntimeStateError before anything is allocated."""
     plan = package.plan
     limits = plan.limits
+    check_usable(package)
     drafts, drafting = drafts_and_drafting(plan, options.drafts, options.drafting)
     slots = in_range("slots", _or(options.slots, limits.max_slots), 1, limits.max_slots)
     chunk = in_range("prefill_chunk", _or(options.prefill_chunk, limits.prefill_chunk), 1, limits.prefill_chunk)
@@ -95,6 +97,7 @@ def assemble(package: Package, weights: str | Path | Mapping[str, Tensor], optio
     )
     host = HostPool(layout, rows, pages, pinned=package.device.type == "cuda") if rows else None
     executor = Executor(package, buffers, drafting, options.eager)
+    canary = Canary(executor, options.canary) if options.canary != 0 else None
     scheduler = Scheduler(
         executor,
         cache,
@@ -104,7 +107,7 @@ def assemble(package: Package, weights: str | Path | Mapping[str, Tensor], optio
         prefill_chunk=chunk,
         prefill_budget=budget,
         interval=interval,
-        canary=Canary(executor, options.canary) if options.canary != 0 else None,
+        canary=canary,
     )
     return Parts(buffers, scheduler, buffers.memory)
 
@@ -153,6 +156,12 @@ def drafts_and_drafting(plan: Plan, drafts: int | None, drafting: bool | None) -
     if drafts and not drafting:
         raise BadOption(option="drafts", value=drafts, allowed="0 without drafting")
     return drafts, drafting
+
+
+def check_usable(package: Package) -> None:
+    """Raise TargetUnusable where torch has no device of the package's kind."""
+    if package.device.type == "cuda" and not torch.cuda.is_available():
+        raise TargetUnusable(target=package.plan.target, detail="torch finds no NVIDIA GPU")
 
 
 def set_threads(package: Package, threads: int) -> None:

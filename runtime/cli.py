@@ -33,11 +33,12 @@ from runtime.cpu.errors import CpuBackendError
 from runtime.engine import Engine
 from runtime.errors import BadOption, OutputFailed, RuntimeStateError, WeightsNotFound
 from runtime.package import Package, open_package
-from runtime.request import Request
+from runtime.request import SEED_RANGE, Request
 
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
 EXIT_NO_READER = 1
+MOST_DIGITS = 12
 EXIT_DOES_NOT_HOLD = 1
 HELP = """Run a package that `python -m codegen build` made.
 
@@ -84,6 +85,8 @@ def _writing() -> Iterator[None]:
     except BrokenPipeError:
         _discard_output()
         raise typer.Exit(EXIT_NO_READER) from None
+    except UnicodeEncodeError as error:
+        raise OutputFailed(detail=f"it takes {error.encoding} only; set PYTHONIOENCODING=utf-8") from None
     except OSError as error:
         _discard_output()
         raise OutputFailed(detail=error.strerror) from None
@@ -128,6 +131,8 @@ def generate(
     Example: python -m runtime generate build/tiny_hybrid --prompt "def main():" --max-new-tokens 64
     """
     with _user_errors():
+        if prompt == "-" and sys.stdin is None:
+            raise BadOption(option="--prompt", value="-", allowed="text: standard input is closed")
         text = sys.stdin.buffer.read() if prompt == "-" else prompt
         package = open_package(directory, target)
         engine = Engine(package, find_weights(package, weights), drafts=drafts, threads=threads, eager=eager)
@@ -193,6 +198,10 @@ def random_weights(
     from runtime.random_weights import random_weights as make
 
     with _user_errors():
+        if not output.name or (output.exists() and not output.is_file()):
+            raise BadOption(option="--output", value=str(output), allowed="the name of a regular file")
+        if seed not in SEED_RANGE:
+            raise BadOption(option="--seed", value=seed, allowed="a 64-bit signed integer")
         tensors = make(open_package(directory).plan, seed)
         partial = output.with_name(f".{output.name}.partial")
         try:
@@ -341,7 +350,7 @@ def _interval(text: str) -> int | None:
     """Tokens between checkpoints; None for every page."""
     if text == "page":
         return None
-    if not text.isdecimal():
+    if not text.isdecimal() or len(text) > MOST_DIGITS:
         raise BadOption(option="--interval", value=text, allowed="page, or a number of tokens, 0 for none")
     return int(text)
 

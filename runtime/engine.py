@@ -108,8 +108,10 @@ class Engine:
         parts = assemble(self.package, weights, options)
         self.buffers, self.scheduler, self.memory = parts.buffers, parts.scheduler, parts.memory
         self.tokenizer = ByteTokenizer(self.package.plan.specials)
-        self._cache = CacheView(self.scheduler.cache, self.scheduler.tiers, self._encode, self.scheduler.changing)
-        self._checkpoints = Store(self.scheduler.tiers, self.scheduler.changing)
+        self._cache = CacheView(
+            self.scheduler.cache, self.scheduler.tiers, self._encode, self.check_open, self.scheduler.changing
+        )
+        self._checkpoints = Store(self.scheduler.tiers, self.check_open, self.scheduler.changing)
         self._next_id = 0
         self.closed = False
         self.owner: int | None = None  # thread id of the AsyncFront that alone may call
@@ -195,8 +197,8 @@ class Engine:
 
         at: tokens to keep, from the prompt's length to all there are, the default. max_new_tokens: beyond those kept;
         default: the same limit as the request's. A fork of a request that has not begun waits for its prompt, which is
-        prefilled once. All other options, the moment of the deadline too, are the request's. Raises BadOption, NotNow
-        if the request has ended and `at` is not given, or QueueFull.
+        prefilled once. All other options are the request's, the moment of its deadline too unless that has passed.
+        Raises BadOption, NotNow if the request has ended and `at` is not given, or QueueFull.
         """
         self.check_mine(request)
         if request.finished and at is None:
@@ -214,7 +216,7 @@ class Engine:
             self._take_id(),
             request.tokens[:kept],
             request.prompt_len,
-            replace(request.options, limit_len=limit, seed=seed),
+            _in_time(replace(request.options, limit_len=limit, seed=seed)),
             self,
             points=request.asked,
             asked=request.asked,
@@ -227,13 +229,13 @@ class Engine:
         """Drop all tokens from position `to` on, which must be retained, and continue from there.
 
         seed: of the tokens from now on; default the same, which draws the same tokens again. A finished request goes on
-        too; a deadline stays. Raises BadOption, NotNow before its first token, NotRetained with the positions that
-        there are, or QueueFull if it had finished.
+        too; a deadline that has passed is dropped. Raises BadOption, NotNow before its first token, NotRetained with
+        the positions that there are, or QueueFull if it had finished.
         """
         self.check_mine(request)
         if not request.output:
             raise NotNow(request=request.id, progress=request.progress, what="rewind", needed="a first token")
-        options = request.options if seed is None else replace(request.options, seed=seed)
+        options = _in_time(request.options if seed is None else replace(request.options, seed=seed))
         check_options(self.package.plan.limits, 1, options.temperature, options.seed, options.stops)
         own = {checkpoint.position: checkpoint for checkpoint in self.scheduler.retained_by(request)}
         if type(to) is not int or to not in own:
@@ -334,6 +336,7 @@ class Engine:
         """Answer several prompts together, in order. If anything is raised, none of them goes on."""
         self.check_open()
         prompts, first = list(prompts), self._next_id
+        options = {name: list(value) if isinstance(value, Iterator) else value for name, value in options.items()}
         try:
             requests = [self.submit(prompt, **options) for prompt in prompts]  # type: ignore[arg-type]
             while not all(request.finished for request in requests):
@@ -414,8 +417,8 @@ class Engine:
             release(self)
         if not self.closed:
             self.scheduler.cancel_all()
-            self.scheduler.tiers.close()
             self.closed = True
+            self.scheduler.tiers.close()
 
     def __enter__(self) -> Engine:
         return self
@@ -444,6 +447,12 @@ def _text(option: str, value: str) -> str:
     if not isinstance(value, str):
         raise BadOption(option=option, value=value, allowed="text")
     return value
+
+
+def _in_time(options: Options) -> Options:
+    """Without a deadline that has passed."""
+    late = options.deadline is not None and options.deadline <= time.perf_counter()
+    return replace(options, deadline=None) if late else options
 
 
 def _seconds(option: str, value: float) -> float:

@@ -46,6 +46,13 @@ class PackageTooNew(RuntimeStateError):
     template = "{path} has package format {found}, this runtime reads up to {known}; update stepforge or rebuild"
 
 
+class TargetUnusable(RuntimeStateError):
+    """This machine cannot run the target."""
+
+    code = "target-unusable"
+    template = "{target} cannot run here: {detail}; choose another target, as --target cpu or open_package(path, 'cpu')"
+
+
 class TargetMissing(RuntimeStateError):
     """The package was not built for the wanted target."""
 
@@ -135,6 +142,9 @@ class TokenOutOfRange(RuntimeStateError):
 
     code = "token-range"
     template = "{field}[{index}] = {token} is outside the vocabulary 0..{last}"
+
+    def __init__(self, **fields: object) -> None:
+        super().__init__(**fields | {"token": _brief(fields.get("token"))})
 
 
 class BadOption(RuntimeStateError):

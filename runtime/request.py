@@ -19,6 +19,7 @@ from runtime.errors import BadOption, NotTokenIds, PromptEmpty, PromptTooLong, T
 from runtime.logprobs import Logprobs
 from runtime.plan import Limits
 
+LEAST_TEMPERATURE = 1e-6  # fp32 logits divided by less could overflow; it is greedy but for exact ties
 SEED_RANGE = range(-(1 << 63), 1 << 63)
 
 
@@ -228,8 +229,9 @@ def check_options(limits: Limits, max_new_tokens: int, temperature: float, seed:
     """Raise BadOption, TokenOutOfRange or TooManyStopTokens."""
     if type(max_new_tokens) is not int or max_new_tokens < 1:
         raise BadOption(option="max_new_tokens", value=max_new_tokens, allowed="an integer of at least 1")
-    if not _finite(temperature):
-        raise BadOption(option="temperature", value=temperature, allowed="0 (greedy) or a positive finite number")
+    if not _finite(temperature) or 0 < temperature < LEAST_TEMPERATURE:
+        allowed = f"0 (greedy) or a finite number from {LEAST_TEMPERATURE:g} on"
+        raise BadOption(option="temperature", value=temperature, allowed=allowed)
     if type(seed) is not int or seed not in SEED_RANGE:
         raise BadOption(option="seed", value=seed, allowed="a 64-bit signed integer")
     check_tokens("stop_tokens", sorted(stops), limits.vocab_size)

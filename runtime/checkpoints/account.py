@@ -18,6 +18,7 @@ from runtime.errors import NotCached
 
 TAIL = 8
 Encode = Callable[[Any], list[int]]
+Check = Callable[[], None]
 Changing = Callable[[], AbstractContextManager[None]]
 
 
@@ -26,7 +27,7 @@ class Kept:
     """One checkpoint.
 
     tail: its last tokens; reasons: why it is kept; tiers: where in memory its bytes are, "device" or "host"; bytes:
-    that its eviction would free, of pages and row; saved_tokens: that would be recomputed without it; age: uses of others
+    that its eviction would free, of pages and row; saved_tokens: to recompute without it; age: uses of others
     since its own last; leaves: its turn among those that can be evicted, 0 the first, None if it cannot.
     """
 
@@ -86,12 +87,16 @@ def _render(table: Table) -> str:
 class CacheView:
     """What an application may do with the cache. Prompts are text, bytes or ids, as in `submit`."""
 
-    def __init__(self, cache: PrefixCache, tiers: Tiers, encode: Encode, changing: Changing) -> None:
-        """encode: what `submit` makes of a prompt; changing: the scope of a change, which an interruption undoes."""
-        self._cache, self._tiers, self._encode, self._changing = cache, tiers, encode, changing
+    def __init__(self, cache: PrefixCache, tiers: Tiers, encode: Encode, check: Check, changing: Changing) -> None:
+        """encode: what `submit` makes of a prompt; check: raises unless the caller may use the engine; changing: the
+        scope of a change, which an interruption undoes.
+        """
+        self._cache, self._tiers, self._encode = cache, tiers, encode
+        self._check, self._changing = check, changing
 
     def explain(self) -> Account:
         """What is kept, and why."""
+        self._check()
         cache = self._cache
         order = {c.key: turn for turn, c in enumerate(sorted(cache.evictable(), key=cache.worth))}
         kept = tuple(self._row(c, order.get(c.key)) for c in sorted(cache.all(), key=lambda c: -c.position))
@@ -126,6 +131,7 @@ class CacheView:
 
     def find(self, prompt: Any) -> int:
         """Position of a prompt's longest checkpoint in memory, 0 if there is none. More may be restored from files."""
+        self._check()
         checkpoint = self._cache.find(self._encode(prompt))
         return 0 if checkpoint is None else checkpoint.position
 
@@ -134,6 +140,7 @@ class CacheView:
 
         Raises NotCached if there is none, PinRefused if slots could come to lack rows or pages.
         """
+        self._check()
         checkpoint = self._cache.find(self._encode(prompt))
         with self._changing():
             there = checkpoint is not None and self._tiers.bring(checkpoint)
@@ -144,6 +151,7 @@ class CacheView:
 
     def unpin(self, prompt: Any) -> None:
         """The opposite of `pin`, of the longest checkpoint of the prompt that is pinned. Raises NotCached."""
+        self._check()
         pinned = next((c for c in self._cache.candidates(self._encode(prompt)) if c.pins), None)
         if pinned is None:
             raise NotCached(what="unpin")
@@ -154,11 +162,13 @@ class CacheView:
 
         Files in checkpoint_dir stay.
         """
+        self._check()
         tokens = self._encode(prompt)
         with self._changing():
             return self._cache.clear(lambda c: list(c.tokens[: min(len(tokens), c.position)]) == tokens[: c.position])
 
     def clear(self) -> int:
         """Give up what is not in use, held or pinned. Returns how many. Files in checkpoint_dir stay."""
+        self._check()
         with self._changing():
             return self._cache.clear()

@@ -68,8 +68,8 @@ def save_archive(path: str | Path, images: Iterable[CheckpointImage], layout: Im
     path = place(path, "path")
     unique = list({(image.position, image.digest): image for image in images}.values())
     fault = next((fault for image in unique if (fault := image_fault(image, layout)) is not None), None)
-    if fault is not None or os.path.islink(path):
-        raise CheckpointNotWritten(path=path, detail=fault or "it is a symbolic link")
+    if fault is not None or os.path.islink(path) or (path.exists() and not path.is_file()):
+        raise CheckpointNotWritten(path=path, detail=fault or "it is not a regular file")
     pages = {page.key: page for image in unique for page in image.pages}
     manifest = _manifest_of(unique, list(pages))
     contents = Contents("archive", {"manifest": manifest.text()}, manifest.table(layout), _rows(unique, pages, layout))

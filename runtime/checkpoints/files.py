@@ -332,9 +332,16 @@ def _shown(text: object) -> str:
 
 def place(path: object, option: str) -> Path:
     """An absolute path. Raises BadOption if it can be none."""
-    if not isinstance(path, (str, os.PathLike)) or "\0" in os.fsdecode(path) or not os.fspath(path):
+    if not isinstance(path, (str, os.PathLike)) or not os.fspath(path) or not _encodes(os.fsdecode(path)):
         raise BadOption(option=option, value=path, allowed="the path of a file or folder")
     return Path(os.fsdecode(path)).absolute()
+
+
+def _encodes(path: str) -> bool:
+    try:
+        return b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
 
 
 def damaged(path: Path, detail: str) -> NoReturn:

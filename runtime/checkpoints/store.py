@@ -13,13 +13,16 @@ from runtime.checkpoints.tiers import Tiers
 class Store:
     """The published checkpoints of an engine as files."""
 
-    def __init__(self, tiers: Tiers, changing: Callable[[], AbstractContextManager[None]]) -> None:
-        """changing: the scope of a change, which an interruption undoes."""
-        self._tiers, self._changing = tiers, changing
+    def __init__(
+        self, tiers: Tiers, check: Callable[[], None], changing: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        """check: raises unless the caller may use the engine; changing: scope of what an interruption undoes."""
+        self._tiers, self._check, self._changing = tiers, check, changing
 
     def save(self, path: str | Path) -> ArchiveReport:
         """Write all published checkpoints to one file, whole or not at all. Raises BadOption or
         CheckpointNotWritten."""
+        self._check()
         return save_archive(path, self._tiers.images(), self._tiers.device.layout)
 
     def load(self, path: str | Path) -> int:
@@ -28,10 +31,12 @@ class Store:
         The file is verified whole before anything is published. Raises CheckpointArchiveNotFound,
         CheckpointFileDamaged, CheckpointFileForeign, CheckpointFileFormat or BadOption, naming it.
         """
+        self._check()
         images = load_archive(path, self._tiers.device.layout)
         with self._changing():
             return sum(self._tiers.adopt(image) is not None for image in images)
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until the checkpoint directory has all that was handed to it; False if that took too long."""
+        self._check()
         return self._tiers.flush(timeout)

@@ -204,8 +204,10 @@ class Tiers(Below):
     def close(self) -> None:
         """Write what is not written yet, and end the writer."""
         if self.writer is not None:
-            self.flush()
-            self.writer.close()
+            try:
+                self.flush()
+            finally:
+                self.writer.close()
 
     def reset(self) -> None:
         """After an interruption: what is published or held stays, in each tier, and nothing else."""

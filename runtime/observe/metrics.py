@@ -36,7 +36,7 @@ def _gauge(name: str, text: str, label: str = "") -> Metric:
 #: By path of the field. Histograms are in here too, as gauges are: their kind is their own.
 METRICS: Mapping[str, Metric] = {
     "requests": _counter("requests", "Requests submitted."),
-    "finished": _counter("requests_finished", "Requests that ended, cancelled ones too."),
+    "finished": _counter("requests_finished", "Times that a request ended, for whatever reason."),
     "cancelled": _counter("requests_cancelled", "Requests that were cancelled."),
     "expired": _counter("requests_expired", "Requests that ended at their deadline."),
     "failed": _counter("requests_failed", "Requests that ended in an error."),

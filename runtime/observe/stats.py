@@ -40,7 +40,7 @@ class Counters:
     timeline: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=TIMELINE))
 
     def finish(self, request: Request) -> None:
-        """Add what a request that ends has to say."""
+        """A request has ended; one that is rewound afterwards ends again."""
         self.finished += 1
         self.cancelled += request.finish_reason == "cancelled"
         self.expired += request.finish_reason == "deadline"
@@ -51,9 +51,10 @@ class Counters:
 class Stats:
     """A snapshot of an engine.
 
-    finished: requests that ended, whatever the reason; cancelled, expired, failed: those of them that were cancelled,
-    late, or in an interrupted step. acceptance: (accepted, proposed) per draft position; memory: bytes by role;
-    recomputed_tokens: prefilled although they had been processed before; refused_files: checkpoint files not read.
+    finished: times that a request ended, whatever the reason, again after a rewind; cancelled, expired, failed: those
+    that were cancelled, late, or in an interrupted step. acceptance: (accepted, proposed) per draft position; memory:
+    bytes by role; recomputed_tokens: prefilled although they had been processed before; refused_files: checkpoint files
+    not read.
     """
 
     requests: int
