@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
@@ -68,7 +69,7 @@ def save_archive(path: str | Path, images: Iterable[CheckpointImage], layout: Im
     path = place(path, "path")
     unique = list({(image.position, image.digest): image for image in images}.values())
     fault = next((fault for image in unique if (fault := image_fault(image, layout)) is not None), None)
-    if fault is not None or os.path.islink(path) or (path.exists() and not path.is_file()):
+    if fault is not None or _in_the_way(path):
         raise CheckpointNotWritten(path=path, detail=fault or "it is not a regular file")
     pages = {page.key: page for image in unique for page in image.pages}
     manifest = _manifest_of(unique, list(pages))
@@ -100,6 +101,14 @@ def load_archive(path: str | Path, layout: ImageLayout) -> list[CheckpointImage]
     if fault is not None:
         damaged(path, fault)
     return images
+
+
+def _in_the_way(path: Path) -> bool:
+    """Whether there is something that is no file to be replaced: a link, a folder, a device."""
+    try:
+        return not stat.S_ISREG(os.lstat(path).st_mode)
+    except OSError:
+        return False
 
 
 def _manifest_of(images: list[CheckpointImage], pages: list[PageKey]) -> _Manifest:

@@ -103,7 +103,7 @@ def fork(world: World, pick: int, at: int, seed: int, new: int) -> None:
     base = tuple(parent.seen[:kept])
     track = Track(
         child, base, parent.temperature, SAMPLING[seed][1], parent.stops, limit, parent.asked, parent.logprobs,
-        parent.prompt_len, expired=parent.expired, scored=parent.scored, seen=list(base), checked=kept,
+        parent.prompt_len, scored=parent.scored, seen=list(base), checked=kept,
     )  # fmt: skip
     world.add(track)
 

@@ -54,7 +54,8 @@ class Track:
         self.emitted += len(tokens)
 
     def back_to(self, position: int, seed: int | None) -> None:
-        """It was rewound."""
+        """It was rewound; a deadline that had passed is dropped."""
+        self.expired = False
         self.seen, self.base = self.seen[:position], tuple(self.seen[:position])
         self.seed = self.seed if seed is None else seed
         self.ended, self.checked = None, min(self.checked, position)
