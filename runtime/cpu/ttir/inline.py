@@ -6,12 +6,14 @@ from .ir import Block, Function, Op, Value
 from .verify import unsupported
 
 _MAX_DEPTH = 32
+#: Blocks on one path through a callee.
+_MAX_PATH = 64
 
 
 def inline_calls(functions: list[Function]) -> Function:
     """The kernel (first function) with every tt.call replaced by the callee's operations.
 
-    A callee must be one block; recursion and early returns in noinline functions raise UnsupportedOp."""
+    Early returns of a callee become nested scf.if. Recursion and callees whose blocks loop raise UnsupportedOp."""
     kernel, *others = functions
     table = {function.name: function for function in others}
     if any(op.name == "tt.call" for op in kernel.walk()):
@@ -39,13 +41,47 @@ def _expand_block(kernel: Function, block: Block, table: dict[str, Function], de
 
 def _clone_call(kernel: Function, call: Op, table: dict[str, Function], depth: int) -> tuple[list[Op], list[Value]]:
     callee = table.get(call.attrs.get("callee", ""))
-    if callee is None or len(callee.blocks) != 1 or depth > _MAX_DEPTH:
-        raise unsupported(kernel, call, "only straight, non-recursive noinline functions can be called")
+    if callee is None or depth > _MAX_DEPTH:
+        raise unsupported(kernel, call, "recursive noinline functions cannot be inlined")
     mapping = dict(zip(callee.args, call.operands, strict=True))
-    holder = Block(ops=[_clone(op, mapping) for op in callee.blocks[0].ops])
+    try:
+        body, returned = _clone_from(callee.blocks[0], mapping, _MAX_PATH)
+    except RecursionError as error:
+        raise unsupported(kernel, call, "the callee's early returns are nested too deeply") from error
+    holder = Block(ops=[*body, Op("scf.yield", returned)])
     _expand_block(kernel, holder, table, depth + 1)
     *body, terminator = holder.ops
     return body, terminator.operands
+
+
+def _clone_from(block: Block, mapping: dict[Value, Value], budget: int) -> tuple[list[Op], list[Value]]:
+    """Operations from the start of a callee's block to its return, branches as scf.if, and the returned values."""
+    if budget == 0:
+        raise RecursionError
+    body = [_clone(op, mapping) for op in block.ops[:-1]]
+    last = block.terminator
+    passed = [mapping[v] for v in last.operands]
+    if last.name == "tt.return":
+        return body, passed
+    if last.name == "cf.br":
+        ((target, _),) = last.successors
+        rest, returned = _clone_from(target, mapping | dict(zip(target.args, passed, strict=True)), budget - 1)
+        return body + rest, returned
+    branch = _branch(last, passed, mapping, budget - 1)
+    return [*body, branch], branch.results
+
+
+def _branch(last: Op, passed: list[Value], mapping: dict[Value, Value], budget: int) -> Op:
+    """A cf.cond_br as scf.if whose results are the values returned."""
+    condition, *passed = passed
+    branch, start = Op("scf.if", [condition], location=last.location), 0
+    for target, count in last.successors:
+        arguments = dict(zip(target.args, passed[start : start + count], strict=True))
+        ops, returned = _clone_from(target, mapping | arguments, budget)
+        branch.regions.append(Block(ops=[*ops, Op("scf.yield", returned)], parent=branch))
+        start += count
+    branch.results = [Value(v.name, v.type, branch, k) for k, v in enumerate(returned)]
+    return branch
 
 
 def _clone(op: Op, mapping: dict[Value, Value]) -> Op:

@@ -135,6 +135,55 @@ def test_functions_that_are_not_inlined() -> None:
     assert torch.equal(y, x + 3 + (3 * 2 + 3) * 10 + 3)
 
 
+@triton.jit(noinline=True)
+def classify(value, limit):
+    if value < 0:
+        return -1, 0
+    if value > limit:
+        if value > 2 * limit:
+            return 2, value
+        steps = 0
+        while value > limit:
+            value -= 3
+            steps += 1
+        return 1, steps
+    return 0, value * value
+
+
+@triton.jit(noinline=True)
+def nested(value, limit):
+    kind, rest = classify(value, limit)
+    if kind == 2:
+        return classify(rest - 100, limit)
+    return kind, rest
+
+
+@triton.jit
+def calls_with_early_returns(x, y, n, limit):
+    for k in range(n):
+        if k % 2 == 0:
+            kind, rest = nested(tl.load(x + k), limit)
+            tl.store(y + 2 * k, kind)
+            tl.store(y + 2 * k + 1, rest)
+
+
+def python_classify(value: int, limit: int) -> tuple[int, int]:
+    if value < 0:
+        return -1, 0
+    if value > 2 * limit:
+        return 2, value
+    return (1, -(-(value - limit) // 3)) if value > limit else (0, value * value)
+
+
+def test_early_returns_of_functions_that_are_not_inlined() -> None:
+    x, y = torch.arange(-20, 80, dtype=torch.int32), torch.zeros(100, 2, dtype=torch.int32)
+    calls_with_early_returns[(1,)](x, y, 100, 20)
+    for value, found in zip(x[::2].tolist(), y[::2].tolist(), strict=True):
+        kind, rest = python_classify(value, 20)
+        assert tuple(found) == (python_classify(rest - 100, 20) if kind == 2 else (kind, rest)), value
+    assert not y[1::2].any()
+
+
 @triton.jit
 def grid_shape(y):
     x, i, j = tl.program_id(0), tl.program_id(1), tl.program_id(2)
