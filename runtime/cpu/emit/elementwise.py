@@ -215,7 +215,7 @@ def _float_to_float(e: Element) -> str:
     if source == "f64":
         return f"((float)({x}))" if target == "f32" else narrow(target, f"cp_f64_f32_odd({x})")
     if e.op.attrs.get("rounding") == "rtz":
-        return f"cp_f32_bf16_rtz({widen(source, x)})"
+        return f"cp_f32_{target}_rtz({x})"
     return f"((double)({widen(source, x)}))" if target == "f64" else narrow(target, widen(source, x))
 
 

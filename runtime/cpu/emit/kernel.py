@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from ..ttir.ir import Function, Value
 from ..ttir.verify import verify
-from . import control, dot, memory, rearrange, reduce  # noqa: F401  (they register what they emit)
+from . import atomics, control, debug, dot, memory, rearrange, reduce  # noqa: F401  (they register what they emit)
 from .ctypes import c_type, narrow
 from .emitter import Emitter
 
@@ -50,11 +50,12 @@ def _translation_unit(function: Function, emitter: Emitter) -> str:
             "void cp_run(const char *args, int64_t begin, int64_t end, uint32_t gx, uint32_t gy, uint32_t gz) {",
             *(f"  const {c_type(arg.type.elem)} a{k} = {_unpack(arg, k)};" for k, arg in enumerate(function.args)),
             "  int x = (int)(begin % gx), y = (int)(begin / gx % gy), z = (int)(begin / gx / gy);",
-            "  for (int64_t i = begin; i < end; i++) {",
+            f"  for (int64_t i = begin; i < end{' && !cp_failing' if emitter.assertions else ''}; i++) {{",
             f"    program({call});",
             "    if (++x == (int)gx) { x = 0; if (++y == (int)gy) { y = 0; z++; } }",
             "  }",
             "}",
+            *debug.assertion_table(emitter),
             "",
         ]
     )

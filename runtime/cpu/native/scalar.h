@@ -25,6 +25,12 @@ CP_INLINE uint16_t cp_f32_bf16(float f) {
 }
 CP_INLINE uint16_t cp_f32_bf16_rtz(float f) { return (uint16_t)(f != f ? 0x7fc0u : cp_f32_bits(f) >> 16); }
 
+CP_INLINE _Float16 cp_f32_f16_rtz(float f) {
+  _Float16 h = (_Float16)f;
+  bool away = fabsf((float)h) > fabsf(f);
+  return cp_bits_f16((uint16_t)(cp_f16_bits(h) - away));
+}
+
 /* f64 to f32 rounded to odd: a following rounding to a narrower type is then a single rounding of the f64. */
 CP_INLINE float cp_f64_f32_odd(double d) {
   float f = (float)d;

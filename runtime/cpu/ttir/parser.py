@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from ..errors import MalformedIr, UnsupportedOp
 from .ir import Block, Function, Op, Type, Value, words
-from .text import Locations, parse_type, parse_types, split_top, strip_locations
+from .text import Locations, parse_type, parse_types, split_top, strip_locations, unescape
 
 _NAME = r"%[\w$.\-]+"
 _OPERAND = re.compile(r"%[\w$.\-]+(?:#\d+)?")
@@ -28,6 +28,7 @@ _FOR = re.compile(
 _IF = re.compile(r"\s*(\S+)(?: -> \((.*)\))? \{$")
 _WHILE = re.compile(r"\s*(?:\((.*?)\) )?: \((.*?)\) -> (.*) \{$")
 _REGION = re.compile(r"\((.*?)\)(?: <\{(.*?)\}>)? \(\{$")
+_QUOTED = re.compile(r'([^"]*)"((?:[^"\\]|\\.)*)"(.*)$')
 _BRANCH = re.compile(r"\^(\w+)(?:\(([^()]*)\))?")
 
 NO_RESULT = words(
@@ -236,6 +237,15 @@ class _Parser:
         op.attrs = {"value": (value or rest).strip()}
         return [parse_type(type_text)] if value else [Type("i1")]
 
+    def message(self, op: Op, scope: Scope, rest: str) -> list[Type]:
+        """tt.print, tt.assert: operands around a text that may hold anything."""
+        before, text, after = self.match(_QUOTED, rest, op.name).groups()
+        body, _, types = (before + after).rpartition(" : ")
+        body = body or types  # no operands, no types
+        op.operands = self.operands(scope, body)
+        op.attrs = self.attributes(body) | {"text": unescape(text)}
+        return []
+
     def plain(self, op: Op, scope: Scope, rest: str) -> list[Type]:
         """`name operands {attributes} : types`, the common form."""
         if rest.endswith("{"):
@@ -280,4 +290,6 @@ class _Parser:
         "cf.br": branch,
         "cf.cond_br": branch,
         "arith.constant": constant,
+        "tt.print": message,
+        "tt.assert": message,
     }
