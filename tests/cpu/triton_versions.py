@@ -44,7 +44,8 @@ def environment(version: str, folder: Path) -> Path:
 def run(version: str, folder: Path, arguments: list[str]) -> dict:
     """Outcome of pytest under one version."""
     python = environment(version, folder)
-    env = os.environ | {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(folder.resolve() / f"cache-{version}")}
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    env = os.environ | {"PYTHONPATH": path, "TRITON_CACHE_DIR": str(folder.resolve() / f"cache-{version}")}
     found = subprocess.run(
         [python, "-c", "import triton; print(triton.__version__)"], env=env, cwd=ROOT, capture_output=True, text=True,
         check=True,

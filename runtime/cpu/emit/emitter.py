@@ -82,6 +82,13 @@ class Emitter:
         self._declarations.pop()
         self.lines = before
 
+    def apply(self, region: Block, arguments: list[str]) -> tuple[list[str], list[str]]:
+        """Statements and results of a region of scalars, given a C expression per argument."""
+        self.names.update(zip(region.args, arguments, strict=True))
+        with self.captured() as statements:
+            self.block(region, skip_terminator=True)
+        return statements, [self.names[value] for value in region.terminator.operands]
+
     # ---- storage
 
     def array(self, elem: str, numel: int) -> str:

@@ -12,7 +12,16 @@ from __future__ import annotations
 
 from ..ttir.ir import Function, Value
 from ..ttir.verify import verify
-from . import atomics, control, debug, dot, memory, rearrange, reduce  # noqa: F401  (they register what they emit)
+from . import (  # noqa: F401  (they register what they emit)
+    atomics,
+    control,
+    debug,
+    dot,
+    libdevice,
+    memory,
+    rearrange,
+    reduce,
+)
 from .ctypes import c_type, narrow
 from .emitter import Emitter
 

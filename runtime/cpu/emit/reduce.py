@@ -29,10 +29,7 @@ VECTOR = 16
 
 def combine(e: Emitter, region: Block, left: list[str], right: list[str]) -> tuple[list[str], list[str]]:
     """Statements and results of the combine function applied to two elements (one C expression per operand)."""
-    e.names.update(zip(region.args, left + right, strict=True))
-    with e.captured() as statements:
-        e.block(region, skip_terminator=True)
-    return statements, [e.names[value] for value in region.terminator.operands]
+    return e.apply(region, left + right)
 
 
 def assignments(targets: list[str], values: list[str], types: list[str], e: Emitter) -> list[str]:

@@ -91,6 +91,12 @@ CP_INLINE uint64_t cp_rem_u64(uint64_t a, uint64_t b) { return b == 0 ? a : a % 
 #define cp_rem_u16 cp_rem_u32
 #define cp_rem_u8 cp_rem_u32
 
+CP_INLINE uint64_t cp_reverse_bits(uint64_t x, int bits) {
+  uint64_t r = 0;
+  for (int i = 0; i < bits; i++) r |= (x >> i & 1) << (bits - 1 - i);
+  return r;
+}
+
 /* *num ignore a NaN operand, *imum propagate it. */
 #define CP_MINMAX(F, FLOAT) \
   CP_INLINE FLOAT cp_maxnum_##F(FLOAT a, FLOAT b) { return (a > b || b != b) ? a : b; } \

@@ -154,7 +154,9 @@ def test_scans() -> None:
 
 @triton.jit
 def keep_nearer(a, i, b, j):
-    """Of two (value, index) pairs the one nearer to a multiple of 10, found by loops and branches."""
+    """Of two (value, index) pairs the one with the smaller remainder, found by loops and branches."""
+    if i == j:
+        return a, i
     left, right = a % 10, b % 10
     while left > 5:
         left -= 5

@@ -133,6 +133,75 @@ def test_math_functions(dtype: torch.dtype) -> None:
 
 
 @triton.jit
+def more_device_functions(x, out, flags, n: tl.constexpr):
+    i = tl.arange(0, n)
+    a = tl.load(x + i)
+    u = tl.abs(a) / 4
+    tl.store(out + i, libdevice.tan(a))
+    tl.store(out + n + i, libdevice.sinh(a))
+    tl.store(out + 2 * n + i, libdevice.cosh(a))
+    tl.store(out + 3 * n + i, libdevice.asin(u))
+    tl.store(out + 4 * n + i, libdevice.acos(u))
+    tl.store(out + 5 * n + i, libdevice.atan(a))
+    tl.store(out + 6 * n + i, libdevice.asinh(a))
+    tl.store(out + 7 * n + i, libdevice.acosh(1 + u))
+    tl.store(out + 8 * n + i, libdevice.atanh(u))
+    tl.store(out + 9 * n + i, libdevice.erfc(a))
+    tl.store(out + 10 * n + i, libdevice.log10(u))
+    tl.store(out + 11 * n + i, libdevice.exp10(a))
+    tl.store(out + 12 * n + i, libdevice.atan2(a, u))
+    tl.store(out + 13 * n + i, libdevice.hypot(a, u))
+    tl.store(out + 14 * n + i, libdevice.copysign(u, a))
+    tl.store(out + 15 * n + i, libdevice.lgamma(u))
+    tl.store(out + 16 * n + i, libdevice.cbrt(a))
+    tl.store(out + 17 * n + i, libdevice.div_rn(a, 3 + u))
+    tl.store(out + 18 * n + i, libdevice.sqrt_rn(u))
+    inf = a / 0.0
+    tl.store(flags + i, libdevice.isinf(inf).to(tl.int32) + 2 * libdevice.isnan(inf - inf).to(tl.int32))
+    tl.store(flags + n + i, libdevice.signbit(a).to(tl.int32))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_more_device_functions(dtype: torch.dtype) -> None:
+    x, out, flags = torch.rand(N, dtype=dtype) * 6 - 3, torch.empty(19, N, dtype=dtype), torch.empty(2, N).int()
+    more_device_functions[(1,)](x, out, flags, n=N)
+    a, u = x.double(), (x.abs() / 4).double()
+    expected = torch.stack([
+        a.tan(), a.sinh(), a.cosh(), u.asin(), u.acos(), a.atan(), a.asinh(), (1 + x.abs() / 4).double().acosh(),
+        u.atanh(), a.erfc(), u.log10(), 10**a, torch.atan2(a, u), torch.hypot(a, u), u.copysign(a), u.lgamma(),
+        a.sign() * a.abs().pow(1 / 3), a / (3 + x.abs() / 4).double(), u.sqrt(),
+    ])  # fmt: skip
+    tolerance = 1e-6 if dtype == torch.float32 else 1e-14
+    torch.testing.assert_close(out.double(), expected, rtol=tolerance, atol=tolerance)
+    assert (flags[0] == 3).all()
+    assert torch.equal(flags[1], (x < 0).int())
+
+
+@triton.jit
+def bit_functions(x, out, n: tl.constexpr):
+    i = tl.arange(0, n)
+    a = tl.load(x + i)
+    tl.store(out + i, libdevice.popc(a))
+    tl.store(out + n + i, libdevice.clz(a))
+    tl.store(out + 2 * n + i, libdevice.ffs(a))
+    tl.store(out + 3 * n + i, libdevice.brev(a))
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+def test_bit_functions(bits: int) -> None:
+    dtype = torch.int32 if bits == 32 else torch.int64
+    x, out = torch.randint(-(2**31), 2**31, (N,)).to(dtype), torch.empty(4, N, dtype=torch.int64)
+    x[0] = 0
+    bit_functions[(1,)](x, out, n=N)
+    for k, value in enumerate(x.tolist()):
+        text = f"{value & (1 << bits) - 1:0{bits}b}"
+        mirrored = int(text[::-1], 2)
+        mirrored -= (mirrored >> (bits - 1)) << bits
+        expected = [text.count("1"), (text + "1").index("1"), (text[::-1].find("1") + 1), mirrored]
+        assert out[:, k].tolist() == expected, value
+
+
+@triton.jit
 def comparisons(x, y, out, n: tl.constexpr):
     i = tl.arange(0, n)
     a, b = tl.load(x + i), tl.load(y + i)
