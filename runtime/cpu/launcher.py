@@ -69,12 +69,13 @@ class KernelLauncher:
         self._pack_any = _compile_packer(self.leaves, "address({})")
 
     def describe(self, args: tuple) -> Iterator[tuple[str, Any]]:
-        """(parameter, argument) of every run-time argument; elements of tuples share their parameter's name."""
-        for path, _ in self.leaves:
+        """(parameter, argument) of every run-time argument: elements of tuples share their parameter's name, a tensor
+        descriptor gives its tensor."""
+        for path, type_ in self.leaves:
             value: Any = args
             for k in path:
                 value = value[k]
-            yield self.parameters[path[0]], value
+            yield self.parameters[path[0]], value.base if type_.startswith("tensordesc") else value
 
     def __call__(
         self, gx: int, gy: int, gz: int, stream: int, function: int, packed_metadata: Any, launch_metadata: Any,
