@@ -122,7 +122,10 @@ class HostGraph:
         Raises GraphStateError before capture, DeviceAssertFailed after a launch whose device_assert failed."""
         if self._run is None:
             raise GraphStateError(reason=f"replay of a graph that is {self._state}")
-        self._run(self._where, len(self.launches), None)
+        self._run_all(None)
+
+    def _run_all(self, times: ctypes.Array | None) -> None:
+        self._run(self._where, len(self.launches), times)
         if self._watched:
             assertions.raise_failures(self._watched)
 
@@ -134,7 +137,7 @@ class HostGraph:
         times = (ctypes.c_int64 * (count + 1))()
         samples: list[list[int]] = [[] for _ in range(count)]
         for _ in range(repeats):
-            self._run(self._where, count, times)
+            self._run_all(times)
             for k in range(count):
                 samples[k].append(times[k + 1] - times[k])
         return [(launch.name, median(sample) * 1e-9) for launch, sample in zip(self.launches, samples, strict=True)]
