@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from . import launcher, pool
+from . import assertions, launcher, pool
 from .errors import GraphStateError
 
 _RECORD = struct.Struct("=QQIII12x")  # cp_launch of native/pool.h
@@ -46,6 +46,7 @@ class HostGraph:
         self.launches: list[Launch] = []
         self._state = "new"
         self._addresses: list[int] = []
+        self._watched: list[int] = []
         self._packed: list[ctypes.Array] = []
         self._alive: list[tuple] = []
         self._records = ctypes.create_string_buffer(0)
@@ -111,14 +112,22 @@ class HostGraph:
         )
         self._records = ctypes.create_string_buffer(content, max(len(content), 8))
         self._where = ctypes.addressof(self._records)
+        self._watched = [function for function in dict.fromkeys(self._addresses) if function in assertions.watched]
         self._run = pool.library().cp_run_launches
         self._state = "ready"
 
     def replay(self) -> None:
-        """Run all launches in order and wait for the last one. Raises GraphStateError before capture."""
+        """Run all launches in order and wait for the last one.
+
+        Raises GraphStateError before capture, DeviceAssertFailed after a launch whose device_assert failed."""
         if self._run is None:
             raise GraphStateError(reason=f"replay of a graph that is {self._state}")
-        self._run(self._where, len(self.launches), None)
+        self._run_all(None)
+
+    def _run_all(self, times: ctypes.Array | None) -> None:
+        self._run(self._where, len(self.launches), times)
+        if self._watched:
+            assertions.raise_failures(self._watched)
 
     def profile(self, repeats: int = 20) -> list[tuple[str, float]]:
         """Kernel name and median seconds of each launch over `repeats` replays, from its start to that of the next."""
@@ -128,7 +137,7 @@ class HostGraph:
         times = (ctypes.c_int64 * (count + 1))()
         samples: list[list[int]] = [[] for _ in range(count)]
         for _ in range(repeats):
-            self._run(self._where, count, times)
+            self._run_all(times)
             for k in range(count):
                 samples[k].append(times[k + 1] - times[k])
         return [(launch.name, median(sample) * 1e-9) for launch, sample in zip(self.launches, samples, strict=True)]

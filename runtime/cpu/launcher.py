@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from . import pool
+from . import assertions, compat, pool
 
 #: How each argument is packed into 8 bytes (see emit/kernel.py).
 _FORMATS = {
@@ -37,14 +37,25 @@ def _address(argument: Any) -> int:
 
 def _compile_packer(leaves: list[tuple[tuple[int, ...], str]], pointer: str) -> Callable[[tuple], bytes]:
     """A function `args -> bytes` for one signature, made from text because this is the cost of every launch."""
-    parts = []
+    fields: list[tuple[str, str]] = []
     for path, type_ in leaves:
         item = "args" + "".join(f"[{k}]" for k in path)
-        parts.append(pointer.format(item) if type_.startswith("*") else item)
-    layout = "=" + "".join("Q" if type_.startswith("*") else _FORMATS[type_] for _, type_ in leaves)
+        if type_.startswith("tensordesc"):
+            fields += _descriptor(item, type_, pointer)
+        else:
+            fields.append((pointer.format(item), "Q") if type_.startswith("*") else (item, _FORMATS[type_]))
+    layout = "=" + "".join(layout for _, layout in fields)
     namespace = {"pack": struct.Struct(layout).pack, "address": _address}
-    exec(f"def packer(args):\n    return pack({', '.join(parts)})", namespace)
+    exec(f"def packer(args):\n    return pack({', '.join(part for part, _ in fields)})", namespace)
     return namespace["packer"]
+
+
+def _descriptor(item: str, type_: str, pointer: str) -> list[tuple[str, str]]:
+    """A tensor descriptor `tensordesc<fp32[8, 8]>`: base, shape, strides, flags, and shape and strides once more."""
+    dims = range(type_.count(",") + 1)
+    extent = [(f"{item}.shape[{d}]", "q") for d in dims] + [(f"{item}.strides[{d}]", "q") for d in dims]
+    flags = [(f"{item}.{flag}", "q") for flag in compat.DESCRIPTOR_FLAGS]
+    return [(pointer.format(f"{item}.base"), "Q"), *extent, *flags, *extent]
 
 
 class KernelLauncher:
@@ -58,12 +69,13 @@ class KernelLauncher:
         self._pack_any = _compile_packer(self.leaves, "address({})")
 
     def describe(self, args: tuple) -> Iterator[tuple[str, Any]]:
-        """(parameter, argument) of every run-time argument; elements of tuples share their parameter's name."""
-        for path, _ in self.leaves:
+        """(parameter, argument) of every run-time argument: elements of tuples share their parameter's name, a tensor
+        descriptor gives its tensor."""
+        for path, type_ in self.leaves:
             value: Any = args
             for k in path:
                 value = value[k]
-            yield self.parameters[path[0]], value
+            yield self.parameters[path[0]], value.base if type_.startswith("tensordesc") else value
 
     def __call__(
         self, gx: int, gy: int, gz: int, stream: int, function: int, packed_metadata: Any, launch_metadata: Any,
@@ -78,5 +90,7 @@ class KernelLauncher:
         if enter_hook is not None:
             enter_hook(launch_metadata)
         pool.run_one(function, packed, gx, gy, gz)
+        if function in assertions.watched:
+            assertions.raise_failures((function,))
         if exit_hook is not None:
             exit_hook(launch_metadata)

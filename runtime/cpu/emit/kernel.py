@@ -12,7 +12,16 @@ from __future__ import annotations
 
 from ..ttir.ir import Function, Value
 from ..ttir.verify import verify
-from . import control, dot, memory, rearrange, reduce  # noqa: F401  (they register what they emit)
+from . import (  # noqa: F401  (they register what they emit)
+    atomics,
+    control,
+    debug,
+    dot,
+    libdevice,
+    memory,
+    rearrange,
+    reduce,
+)
 from .ctypes import c_type, narrow
 from .emitter import Emitter
 
@@ -50,16 +59,18 @@ def _translation_unit(function: Function, emitter: Emitter) -> str:
             "void cp_run(const char *args, int64_t begin, int64_t end, uint32_t gx, uint32_t gy, uint32_t gz) {",
             *(f"  const {c_type(arg.type.elem)} a{k} = {_unpack(arg, k)};" for k, arg in enumerate(function.args)),
             "  int x = (int)(begin % gx), y = (int)(begin / gx % gy), z = (int)(begin / gx / gy);",
-            "  for (int64_t i = begin; i < end; i++) {",
+            f"  for (int64_t i = begin; i < end{_UNLESS_FAILED if emitter.assertions else ''}; i++) {{",
             f"    program({call});",
             "    if (++x == (int)gx) { x = 0; if (++y == (int)gy) { y = 0; z++; } }",
             "  }",
             "}",
+            *debug.assertion_table(emitter),
             "",
         ]
     )
 
 
+_UNLESS_FAILED = " && !__atomic_load_n(&cp_failing, __ATOMIC_RELAXED)"
 _ARENA = """#include <stdlib.h>
 static char *cp_get_arena(void) {{
   static __thread char *arena;
