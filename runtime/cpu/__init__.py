@@ -6,7 +6,18 @@ module imports nothing of Triton, so it can be imported while Triton itself is b
 
 from __future__ import annotations
 
-from .errors import CpuBackendError, GraphStateError, UnsupportedOp
+from .checks.mode import checked
+from .errors import CpuBackendError, DataRace, GraphStateError, OffsetOverflow, OutOfBounds, UnsupportedOp
 from .pool import get_num_threads, set_num_threads
 
-__all__ = ["CpuBackendError", "GraphStateError", "UnsupportedOp", "get_num_threads", "set_num_threads"]
+__all__ = [
+    "CpuBackendError",
+    "DataRace",
+    "GraphStateError",
+    "OffsetOverflow",
+    "OutOfBounds",
+    "UnsupportedOp",
+    "checked",
+    "get_num_threads",
+    "set_num_threads",
+]

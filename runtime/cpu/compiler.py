@@ -11,6 +11,7 @@ from triton._C.libtriton import ir, passes
 from triton.backends.compiler import BaseBackend, GPUTarget
 
 from . import compat, knobs, toolchain
+from .checks import mode
 from .emit.kernel import emit_kernel
 from .ttir.inline import inline_calls
 from .ttir.parser import parse_module
@@ -42,6 +43,7 @@ class CpuOptions:
     instrumentation_mode: str = compat.EXTRA_OPTIONS["instrumentation_mode"]
     fpsan_homomorphic_casts: bool = compat.EXTRA_OPTIONS["fpsan_homomorphic_casts"]
     ir_override: str | None = compat.EXTRA_OPTIONS["ir_override"]
+    check_mode: str = ""  # what STEPFORGE_CPU_CHECK or `checked` says; never an option of a launch
 
     def hash(self) -> str:
         key = repr([(f.name, getattr(self, f.name)) for f in fields(self)])
@@ -49,7 +51,7 @@ class CpuOptions:
 
 
 #: Options that cannot change CPU code; fixed, so that autotuning variants share one cache entry.
-_IGNORED = ("num_warps", "num_ctas", "num_stages", "warp_size", "enable_fp_fusion")
+_IGNORED = ("num_warps", "num_ctas", "num_stages", "warp_size", "enable_fp_fusion", "check_mode")
 
 
 class CpuBackend(BaseBackend):
@@ -68,7 +70,7 @@ class CpuBackend(BaseBackend):
     def parse_options(self, options: dict) -> CpuOptions:
         known = {f.name for f in fields(CpuOptions)}
         given = {k: v for k, v in options.items() if k in known and v is not None and k not in _IGNORED}
-        return CpuOptions(**given)
+        return CpuOptions(**given, check_mode=mode.current().mode)
 
     def pack_metadata(self, metadata: Any) -> tuple:
         return ()
@@ -113,4 +115,5 @@ def to_c(module: Any, metadata: dict) -> str:
     """C source of an optimised module. Raises UnsupportedOp, MalformedIr, LocalMemoryExceeded."""
     metadata["name"] = module.get_entry_func_name()
     metadata.update(shared=0, global_scratch_size=0, profile_scratch_size=0)
-    return emit_kernel(inline_calls(parse_module(str(module))))
+    source, metadata["checks"] = emit_kernel(inline_calls(parse_module(str(module))), metadata["check_mode"])
+    return source

@@ -81,3 +81,37 @@ class GraphStateError(CpuBackendError):
 
     code = "cpu-graph-state"
     message = "HostGraph: {reason}"
+
+
+class OutOfBounds(CpuBackendError):
+    """Check mode: an access outside of the memory its argument gives access to. It did not happen.
+
+    `fields`: kernel, location, op, program, lane, shape, argument, element, low, high (element range allowed)."""
+
+    code = "cpu-out-of-bounds"
+    message = (
+        "{location}: kernel {kernel}: {op} out of bounds: {where}: {offset_text} of {argument}, "
+        "allowed {allowed}{detail}{source}"
+    )
+
+
+class OffsetOverflow(OutOfBounds):
+    """Check mode: an access whose i32 offset wrapped. `fields` also: link (file:line of the operation), exact."""
+
+    code = "cpu-offset-overflow"
+    message = (
+        "{location}: kernel {kernel}: the i32 offset of this {op} overflowed: {where}: the {link_op} at {link} gives "
+        "{exact}, which wraps: {offset_text} of {argument}, allowed {allowed}; compute it in tl.int64{link_source}"
+    )
+
+
+class DataRace(CpuBackendError):
+    """Check mode: two programs of one launch touch one element, at least one writes, and no atomic orders them.
+
+    `fields`: as of OutOfBounds, and other_program, other_op, other_location."""
+
+    code = "cpu-data-race"
+    message = (
+        "{location}: kernel {kernel}: race on {offset_text} of {argument}: {op} by {where}, {other_op} by program "
+        "{other_program} at {other_location}, and no atomic orders them{source}{other_source}"
+    )

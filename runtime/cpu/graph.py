@@ -15,7 +15,8 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
@@ -48,6 +49,8 @@ class HostGraph:
         self._addresses: list[int] = []
         self._packed: list[ctypes.Array] = []
         self._alive: list[tuple] = []
+        self._runs: list[Callable[[], None]] = []
+        self._checked = False
         self._records = ctypes.create_string_buffer(0)
         self._where = 0
         self._run = None
@@ -103,6 +106,8 @@ class HostGraph:
         self._addresses.append(function)
         self._packed.append(ctypes.create_string_buffer(packed, max(len(packed), 8)))
         self._alive.append(args)
+        self._runs.append(source.bound(function, packed, grid, args))
+        self._checked |= source.checked
 
     def _freeze(self) -> None:
         content = b"".join(
@@ -115,10 +120,24 @@ class HostGraph:
         self._state = "ready"
 
     def replay(self) -> None:
-        """Run all launches in order and wait for the last one. Raises GraphStateError before capture."""
+        """Run all launches in order and wait for the last one. Raises GraphStateError before capture.
+
+        Launches captured in check mode are checked one by one, and raise what they would raise alone."""
         if self._run is None:
             raise GraphStateError(reason=f"replay of a graph that is {self._state}")
-        self._run(self._where, len(self.launches), None)
+        self._run_all(None)
+
+    def _run_all(self, times: ctypes.Array | None) -> None:
+        """As cp_run_launches; with checks one launch at a time."""
+        if not self._checked:
+            self._run(self._where, len(self.launches), times)
+            return
+        for k, run in enumerate(self._runs):
+            if times is not None:
+                times[k] = time.monotonic_ns()
+            run()
+        if times is not None:
+            times[len(self._runs)] = time.monotonic_ns()
 
     def profile(self, repeats: int = 20) -> list[tuple[str, float]]:
         """Kernel name and median seconds of each launch over `repeats` replays, from its start to that of the next."""
@@ -128,7 +147,7 @@ class HostGraph:
         times = (ctypes.c_int64 * (count + 1))()
         samples: list[list[int]] = [[] for _ in range(count)]
         for _ in range(repeats):
-            self._run(self._where, count, times)
+            self._run_all(times)
             for k in range(count):
                 samples[k].append(times[k + 1] - times[k])
         return [(launch.name, median(sample) * 1e-9) for launch, sample in zip(self.launches, samples, strict=True)]

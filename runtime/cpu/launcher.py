@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from . import pool
@@ -50,6 +51,8 @@ def _compile_packer(leaves: list[tuple[tuple[int, ...], str]], pointer: str) -> 
 class KernelLauncher:
     """Triton calls it as (gx, gy, gz, stream, function, packed metadata, launch metadata, enter, exit, *arguments)."""
 
+    checked = False
+
     def __init__(self, source: Any, metadata: Any) -> None:
         self.name: str = metadata.name
         self.parameters = list(source.signature)
@@ -65,6 +68,14 @@ class KernelLauncher:
                 value = value[k]
             yield self.parameters[path[0]], value
 
+    def run(self, function: int, packed: bytes, grid: tuple[int, int, int], args: tuple) -> None:
+        """One launch; `args` are the tensors and numbers that `packed` was made from."""
+        pool.run_one(function, packed, *grid)
+
+    def bound(self, function: int, packed: bytes, grid: tuple[int, int, int], args: tuple) -> Callable[[], None]:
+        """The same launch, to be run later and again."""
+        return partial(self.run, function, packed, grid, args)
+
     def __call__(
         self, gx: int, gy: int, gz: int, stream: int, function: int, packed_metadata: Any, launch_metadata: Any,
         enter_hook: Any, exit_hook: Any, *args: Any,
@@ -77,6 +88,6 @@ class KernelLauncher:
             return
         if enter_hook is not None:
             enter_hook(launch_metadata)
-        pool.run_one(function, packed, gx, gy, gz)
+        self.run(function, packed, (gx, gy, gz), args)
         if exit_hook is not None:
             exit_hook(launch_metadata)

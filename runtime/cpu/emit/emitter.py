@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from ..analysis.placement import Place, Placement
 from ..errors import LocalMemoryExceeded
 from ..ttir.ir import Block, Function, Op, Value
+from .checks import Checks
 from .ctypes import c_type, size_of, widen
 from .elementwise import expression
 from .nest import ZERO, At, Index, Loop, Nest, flat
@@ -33,9 +34,10 @@ def emits(*names: str) -> Callable[[Emit], Emit]:
 class Emitter:
     """Emits one function. `place` and `names` describe where each value lives at this point of the program."""
 
-    def __init__(self, function: Function) -> None:
+    def __init__(self, function: Function, check: str = "") -> None:
         self.function = function
-        self.placement = Placement(function)
+        self.checks = Checks(function, check) if check else None
+        self.placement = Placement(function, keep_loads=bool(check))
         self.place: dict[Value, Place] = self.placement.place
         self.names: dict[Value, str] = {}
         self.in_place_accumulators: dict[Op, Value] = {}
@@ -169,7 +171,7 @@ class Emitter:
 
     def innermost(self, value: Value) -> int | None:
         """Dimension with unit stride of the first load inside `value`; None for the last one."""
-        if self.place[value] is not Place.INLINE or not value.type.is_tensor:
+        if self.checks or self.place[value] is not Place.INLINE or not value.type.is_tensor:
             return None
         op = value.op
         if op.name == "tt.load":
@@ -209,6 +211,8 @@ class Emitter:
     def scalar_result(self, op: Op, result: Value) -> None:
         args = [self.names[operand] for operand in op.operands]
         self.define(result, expression(op, args, result in self.placement.addresses))
+        if self.checks:
+            self.write(*self.checks.follow(op, self.names, self.fresh("x")))
 
     def define(self, result: Value, code: str) -> None:
         """A new C scalar holding `code`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..analysis.placement import Place
 from ..ttir.ir import Op
+from .checks import guarded
 from .ctypes import c_type, c_unsigned, literal, narrow, widen
 from .emitter import Emitter, emits
 from .nest import ZERO, At, Index, Loop, Nest, flat
@@ -37,6 +38,8 @@ def load(e: Emitter, op: Op) -> None:
         return
     pointer, *rest = (e.names[operand] for operand in op.operands)
     elem = c_type(op.result.type.elem)
+    if e.checks:
+        e.write(f"if ({rest[0]}) {e.checks.scalar(e, op)}" if rest else e.checks.scalar(e, op))
     code = f"*({pointer})"
     if op.attrs.get("isVolatile") == "true":
         code = f"*(volatile {elem} *)({pointer})"
@@ -51,16 +54,19 @@ def store(e: Emitter, op: Op) -> None:
     mask = rest[0] if rest else None
     if not pointer.type.is_tensor:
         condition = f"if ({e.names[mask]}) " if mask else ""
-        e.write(f"{condition}*({e.names[pointer]}) = {e.scalar(value)};")
+        access = f"*({e.names[pointer]}) = {e.scalar(value)};"
+        if e.checks:
+            access = f"{{ {e.checks.scalar(e, op, e.scalar(value))} {access} }}"
+        e.write(condition + access)
         return
 
     def build(nest: Nest, index: Index) -> None:
         element, address = nest.at(value, index).code, nest.at(pointer, index).code
         allowed = nest.mask(mask, index) if mask else None
         condition = f"if ({allowed.code}) " if allowed is not None else ""
-        nest.levels[-1].append(f"{condition}*({address}) = {element};")
+        nest.levels[-1].append(condition + guarded(nest, op, index, f"*({address}) = {element};", element))
 
-    e.loop_nest(pointer.type.dims, build, e.placement.strides.innermost(pointer))
+    e.loop_nest(pointer.type.dims, build, None if e.checks else e.placement.strides.innermost(pointer))
 
 
 _FETCH = {"add": "add", "and": "and", "or": "or", "xor": "xor"}
@@ -80,7 +86,7 @@ def atomic_rmw(e: Emitter, op: Op) -> None:
         old = _atomic(op.attrs["words"][0], value.type.elem, address, operand)
         into = "" if target is None else f"{target}[{flat(shape, index)}] = " if tensor else f"{target} = "
         otherwise = f" else {into}0;" if into else ""
-        nest.levels[-1].append(f"if ({mask}) {{ {into}{old}; }}{otherwise}")
+        nest.levels[-1].append(f"if ({mask}) {{ {guarded(nest, op, index, f'{into}{old};')} }}{otherwise}")
 
     # several elements may hit one address: the loop must not be declared free of dependences
     nest = Nest(e, len(shape))
@@ -115,6 +121,8 @@ def _atomic(kind: str, elem: str, address: str, operand: str) -> str:
 def atomic_cas(e: Emitter, op: Op) -> None:
     pointer, compare, value = (e.names[operand] for operand in op.operands)
     t = c_type(op.result.type.elem)
+    if e.checks:
+        e.write(e.checks.scalar(e, op))
     e.define(
         op.result,
         f"({{ {t} old = {compare}, next = {value}; cp_compare_exchange({pointer}, &old, &next); old; }})",

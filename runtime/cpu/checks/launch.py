@@ -1,0 +1,70 @@
+"""Launches of kernels that were compiled with checks: programs run in order on the calling thread."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from ..launcher import KernelLauncher
+from . import mode, report
+from .extents import CCheck, CExtent, Extent, Shadow, extent_of
+
+_RUN = ctypes.CFUNCTYPE(
+    None, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32
+)
+_WRITES = ("store", "atomic", "relaxed")
+
+
+class CheckedLauncher(KernelLauncher):
+    """A KernelLauncher whose launches raise OutOfBounds, OffsetOverflow or DataRace."""
+
+    checked = True
+
+    def __init__(self, source: Any, metadata: Any) -> None:
+        super().__init__(source, metadata)
+        self.checks: dict = metadata.checks
+        self.races = metadata.check_mode == "race"
+
+    def bound(self, function: int, packed: bytes, grid: tuple[int, int, int], args: tuple) -> Callable[[], None]:
+        """Keeps the settings of the moment it is recorded."""
+        return partial(self.run, function, packed, grid, args, mode.current())
+
+    def run(
+        self, function: int, packed: bytes, grid: tuple[int, int, int], args: tuple, given: mode.Settings | None = None
+    ) -> None:
+        gx, gy, gz = grid
+        if not gx * gy * gz:
+            return
+        settings = given or mode.current()
+        extents = self._extents(args, settings)
+        table = (CExtent * len(extents))()
+        for extent, target in zip(extents, table, strict=True):
+            extent.fill(target)
+        granule = min((site["size"] for site in self.checks["sites"]), default=1)
+        shadow = Shadow(self._written(extents), granule) if self.races else None
+        for extent, target in zip(extents, table, strict=True) if shadow else ():
+            shadow.attach(extent, target)
+        check = CCheck(
+            num_extents=len(extents), same_value=settings.same_value, granule=granule, extents=ctypes.addressof(table)
+        )
+        packed += ctypes.addressof(check).to_bytes(8, "little")
+        _RUN(function)(packed, 0, gx * gy * gz, gx, gy, gz)
+        if check.failure.kind:
+            raise report.error(self.checks, check.failure, extents, grid)
+
+    def _extents(self, args: tuple, settings: mode.Settings) -> list[Extent]:
+        view = settings.extent == "view"
+        found = []
+        for (name, argument), (_, type_) in zip(self.describe(args), self.leaves, strict=True):
+            found.append(extent_of(name, argument if type_.startswith("*") else None, view))
+        return found + [extent_of(f"memory[{k}]", tensor, view) for k, tensor in enumerate(settings.memory)]
+
+    def _written(self, extents: list[Extent]) -> list[Extent]:
+        """Extents that share memory with one this kernel may write; nobody races for the others."""
+        sites = [site for site in self.checks["sites"] if site["kind"] in _WRITES]
+        if any(-1 in site["sources"] for site in sites):
+            return extents
+        targets = [extents[k] for k in {k for site in sites for k in site["sources"]}]
+        return [e for e in extents if any(e.low < t.high and t.low < e.high for t in targets)]
