@@ -9,6 +9,7 @@ from __future__ import annotations
 from .checks.mode import checked
 from .errors import CpuBackendError, DataRace, GraphStateError, OffsetOverflow, OutOfBounds, UnsupportedOp
 from .pool import get_num_threads, set_num_threads
+from .profiling import profile
 
 __all__ = [
     "CpuBackendError",
@@ -19,5 +20,6 @@ __all__ = [
     "UnsupportedOp",
     "checked",
     "get_num_threads",
+    "profile",
     "set_num_threads",
 ]

@@ -125,7 +125,13 @@ class HostGraph:
         Launches captured in check mode are checked one by one, and raise what they would raise alone."""
         if self._run is None:
             raise GraphStateError(reason=f"replay of a graph that is {self._state}")
-        self._run_all(None)
+        profile = launcher.profile
+        if profile is None:
+            self._run_all(None)
+            return
+        times = (ctypes.c_int64 * (len(self.launches) + 1))()
+        self._run_all(times)
+        profile.add_replay([launch.name for launch in self.launches], times)
 
     def _run_all(self, times: ctypes.Array | None) -> None:
         """As cp_run_launches; with checks one launch at a time."""

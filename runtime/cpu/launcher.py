@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import pool
+
+if TYPE_CHECKING:
+    from .profiling import Profile
 
 #: How each argument is packed into 8 bytes (see emit/kernel.py).
 _FORMATS = {
@@ -18,6 +22,9 @@ _FORMATS = {
 
 #: Called instead of running a launch while a host graph is being captured; see graph.py.
 recorder: Callable[[KernelLauncher, int, tuple[int, int, int], bytes, tuple], bool] | None = None
+
+#: Told the duration of every launch while there is one; see profiling.py.
+profile: Profile | None = None
 
 
 def _leaves(signature: tuple, path: tuple[int, ...] = ()) -> Iterator[tuple[tuple[int, ...], str]]:
@@ -88,6 +95,11 @@ class KernelLauncher:
             return
         if enter_hook is not None:
             enter_hook(launch_metadata)
-        self.run(function, packed, (gx, gy, gz), args)
+        if profile is None:
+            self.run(function, packed, (gx, gy, gz), args)
+        else:
+            start = time.perf_counter_ns()
+            self.run(function, packed, (gx, gy, gz), args)
+            profile.add(self.name, time.perf_counter_ns() - start)
         if exit_hook is not None:
             exit_hook(launch_metadata)

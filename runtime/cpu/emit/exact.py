@@ -74,7 +74,7 @@ class Exact(Nest):
         self.levels, self.nest, self.scalars = nest.levels, nest, scalars
         self.links: list[Link] = []
 
-    def temporary(self, level: int, ctype: str, code: str) -> At:
+    def temporary(self, level: int, ctype: str, code: str, value: Value | None = None) -> At:
         """Exact integers and addresses are 64 bits wide, whatever the rule that made them."""
         return super().temporary(level, "int64_t", code)
 

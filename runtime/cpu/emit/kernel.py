@@ -34,7 +34,7 @@ def emit_kernel(function: Function, check: str = "") -> tuple[str, dict]:
 
 
 def _translation_unit(function: Function, emitter: Emitter) -> str:
-    parameters = [f"{c_type(arg.type.elem)} a{k}" for k, arg in enumerate(function.args)]
+    parameters = [f"{c_type(arg.type.elem)} a{k} /* {arg.name[1:]} */" for k, arg in enumerate(function.args)]
     parameters += [f"int pid{d}" for d in range(3)] + [f"int grid{d}" for d in range(3)]
     call = ", ".join([f"a{k}" for k in range(len(function.args))] + ["x", "y", "z", "(int)gx", "(int)gy", "(int)gz"])
     checks = emitter.checks

@@ -63,8 +63,9 @@ class Nest:
         self.updates: set[Value] = set()
         self._memo: dict[tuple, At] = {}
 
-    def temporary(self, level: int, ctype: str, code: str) -> At:
-        name = self.emitter.fresh("t")
+    def temporary(self, level: int, ctype: str, code: str, value: Value | None = None) -> At:
+        """A variable at a level, called like `value`."""
+        name = self.emitter.name(value, "t") if value is not None else self.emitter.fresh("t")
         self.levels[level].append(f"{ctype} const {name} = {code};")
         return At(name, level)
 
@@ -90,7 +91,7 @@ class Nest:
             return rule(self, op, value, index)
         args = [self.at(operand, index if operand.type.is_tensor else ()) for operand in op.operands]
         code = expression(op, [a.code for a in args], value in self.emitter.placement.addresses)
-        result = self.temporary(deepest(args), c_type(value.type.elem), code)
+        result = self.temporary(deepest(args), c_type(value.type.elem), code, value)
         if value in self.updates:
             carried = self.emitter.names[self.emitter.placement.updates[value]]
             self.levels[deepest(index)].append(f"{carried}[{flat(value.type.dims, index)}] = {result.code};")
@@ -226,7 +227,7 @@ def _load(nest: Nest, op: Op, value: Value, index: Index) -> At:
     if mask is not None:
         other = nest.at(op.operands[2], index) if len(op.operands) > 2 else At(f"({elem})0", 0)
         level, code = deepest((pointer, mask, other)), f"({mask.code}) ? {code} : {other.code}"
-    return nest.temporary(level, elem, code)
+    return nest.temporary(level, elem, code, value)
 
 
 RULES: dict[str, Rule] = {
