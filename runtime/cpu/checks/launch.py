@@ -18,7 +18,7 @@ _WRITES = ("store", "atomic", "relaxed")
 
 
 def _in_this_checkout(checks: dict, source: Any) -> dict:
-    """Descriptions whose locations name the kernel's file of this process: Triton's cache may come from a copy of it."""
+    """Descriptions whose locations name the kernel's file of this process: the cache may come from a copy of it."""
     function = getattr(getattr(source, "fn", None), "fn", None)
     calls = [site["location"].split(" <- ")[-1] for site in checks["sites"]]
     if function is None or not calls:
