@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import mmap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 MAX_DIMS = 6
-CELL_BYTES = 32
 _EVERYTHING = (1 << 64) - 1
-_NORESERVE = 0x4000  # Linux: pages cost memory when they are touched only
 
 
 class CExtent(ctypes.Structure):
@@ -91,32 +88,3 @@ def _gaps(dims: Sequence[tuple[int, int]], item: int) -> tuple[int, tuple[tuple[
             outer.append((size, stride))
             reach = (size - 1) * stride + reach
     return (run, tuple(reversed(outer))) if len(outer) <= MAX_DIMS else (0, ())
-
-
-class Shadow:
-    """Zeroed cells for every granule of the memory in `extents`, one mapping per piece of overlapping extents."""
-
-    def __init__(self, extents: Iterable[Extent], granule: int) -> None:
-        self.pieces: list[tuple[int, int, mmap.mmap, int]] = []
-        for low, high in _merged((e.low, e.high) for e in extents if e.known and e.high > e.low):
-            low -= low % granule
-            size = (-(-(high - low) // granule)) * CELL_BYTES
-            memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE)
-            address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-            self.pieces.append((low, high, memory, address))
-
-    def attach(self, extent: Extent, target: CExtent) -> None:
-        for low, high, _, address in self.pieces:
-            if extent.known and low <= extent.low and extent.high <= high:
-                target.shadow_low, target.shadow = low, address
-
-
-def _merged(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Disjoint intervals that cover the same addresses."""
-    found: list[tuple[int, int]] = []
-    for low, high in sorted(intervals):
-        if found and low < found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], high))
-        else:
-            found.append((low, high))
-    return found

@@ -9,7 +9,8 @@ from typing import Any
 
 from ..launcher import KernelLauncher
 from . import mode, report
-from .extents import CCheck, CExtent, Extent, Shadow, extent_of
+from .extents import CCheck, CExtent, Extent, extent_of
+from .shadow import Shadow
 
 _RUN = ctypes.CFUNCTYPE(
     None, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32
@@ -57,14 +58,15 @@ class CheckedLauncher(KernelLauncher):
         for extent, target in zip(extents, table, strict=True):
             extent.fill(target)
         granule = min((site["size"] for site in self.checks["sites"]), default=1)
-        shadow = Shadow(self._written(extents), granule) if self.races else None
-        for extent, target in zip(extents, table, strict=True) if shadow else ():
+        shadow = Shadow(self._written(extents) if self.races else (), granule)
+        for extent, target in zip(extents, table, strict=True):
             shadow.attach(extent, target)
         check = CCheck(
             num_extents=len(extents), same_value=settings.same_value, granule=granule, extents=ctypes.addressof(table)
         )
         packed += ctypes.addressof(check).to_bytes(8, "little")
         _RUN(function)(packed, 0, gx * gy * gz, gx, gy, gz)
+        shadow.release()
         if check.failure.kind:
             raise report.error(self.checks, check.failure, extents, grid)
 
