@@ -7,7 +7,17 @@ module imports nothing of Triton, so it can be imported while Triton itself is b
 from __future__ import annotations
 
 from .checks.mode import checked
-from .errors import CpuBackendError, DataRace, GraphStateError, OffsetOverflow, OutOfBounds, UnsupportedOp
+from .checks.poison import poison
+from .errors import (
+    CpuBackendError,
+    DataRace,
+    GraphStateError,
+    LaneConflict,
+    OffsetOverflow,
+    OutOfBounds,
+    UninitialisedRead,
+    UnsupportedOp,
+)
 from .pool import get_num_threads, set_num_threads
 from .profiling import profile
 
@@ -15,11 +25,14 @@ __all__ = [
     "CpuBackendError",
     "DataRace",
     "GraphStateError",
+    "LaneConflict",
     "OffsetOverflow",
     "OutOfBounds",
+    "UninitialisedRead",
     "UnsupportedOp",
     "checked",
     "get_num_threads",
+    "poison",
     "profile",
     "set_num_threads",
 ]

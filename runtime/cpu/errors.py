@@ -105,6 +105,23 @@ class OffsetOverflow(OutOfBounds):
     )
 
 
+class UninitialisedRead(CpuBackendError):
+    """Check mode: a load of an element that nothing has written since `poison`. `fields`: as of OutOfBounds."""
+
+    code = "cpu-uninitialised-read"
+    message = "{location}: kernel {kernel}: {op} of memory nobody wrote: {where}: {offset_text} of {argument}{source}"
+
+
+class LaneConflict(CpuBackendError):
+    """Race mode: lanes of one store give one element different values. `fields`: as of OutOfBounds; lane: the later."""
+
+    code = "cpu-lane-conflict"
+    message = (
+        "{location}: kernel {kernel}: {where}, stores another value to {offset_text} of {argument} than an earlier "
+        "lane of the same store{source}"
+    )
+
+
 class DataRace(CpuBackendError):
     """Check mode: two programs of one launch touch one element, at least one writes, and no atomic orders them.
 

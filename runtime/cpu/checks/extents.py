@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .poison import holds_poison
+
 MAX_DIMS = 6
 _EVERYTHING = (1 << 64) - 1
 
@@ -16,7 +18,7 @@ class CExtent(ctypes.Structure):
         ("low", ctypes.c_uint64), ("high", ctypes.c_uint64),
         ("dims", ctypes.c_int64), ("run", ctypes.c_int64),
         ("size", ctypes.c_int64 * MAX_DIMS), ("stride", ctypes.c_int64 * MAX_DIMS),
-        ("shadow_low", ctypes.c_uint64), ("shadow", ctypes.c_uint64),
+        ("poisoned", ctypes.c_int64), ("shadow_low", ctypes.c_uint64), ("shadow", ctypes.c_uint64),
     )  # fmt: skip
 
 
@@ -31,7 +33,7 @@ class CCheck(ctypes.Structure):
     _fields_ = (
         ("failure", CFailure),
         ("num_extents", ctypes.c_int64), ("same_value", ctypes.c_int64), ("granule", ctypes.c_int64),
-        ("extents", ctypes.c_void_p), ("program", ctypes.c_uint64),
+        ("extents", ctypes.c_void_p), ("program", ctypes.c_uint64), ("instance", ctypes.c_uint64),
     )  # fmt: skip
 
 
@@ -54,6 +56,7 @@ class Extent:
 
     def fill(self, target: CExtent) -> None:
         target.low, target.high, target.dims, target.run = self.low, self.high, len(self.gaps), self.run
+        target.poisoned = self.known and holds_poison(self.low, self.high)
         for d, (size, stride) in enumerate(self.gaps):
             target.size[d], target.stride[d] = size, stride
 

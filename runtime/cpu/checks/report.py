@@ -6,10 +6,10 @@ import linecache
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import CpuBackendError, DataRace, OffsetOverflow, OutOfBounds
+from ..errors import CpuBackendError, DataRace, LaneConflict, OffsetOverflow, OutOfBounds, UninitialisedRead
 from .extents import CFailure, Extent
 
-BOUNDS, OVERFLOW, TILE, RACE = 1, 2, 3, 4
+BOUNDS, OVERFLOW, TILE, RACE, LANES, POISON = range(1, 7)
 _VERBS = {"load": "load", "volatile": "volatile load", "store": "store", "atomic": "atomic", "relaxed": "atomic"}
 _OTHER_VERBS = {1: "load", 2: "store", 3: "atomic"}
 _SIGNS = {"arith.addi": "addition", "arith.subi": "subtraction", "arith.muli": "multiplication", "arith.shli": "shift"}
@@ -43,6 +43,8 @@ def error(checks: dict, failure: CFailure, extents: list[Extent], grid: tuple[in
     fields |= {"argument": place.extent.name, "element": place.element, "offset_text": place.text}
     if failure.kind == RACE:
         return _race(checks, failure, fields, grid)
+    if failure.kind in (LANES, POISON):
+        return (LaneConflict if failure.kind == LANES else UninitialisedRead)(**fields)
     fields |= _allowed(place.extent, site["size"])
     fields["detail"] = _landing(failure.address, place.extent, extents)
     if failure.kind == OVERFLOW:

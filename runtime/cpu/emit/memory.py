@@ -66,6 +66,8 @@ def store(e: Emitter, op: Op) -> None:
         condition = f"if ({allowed.code}) " if allowed is not None else ""
         nest.levels[-1].append(condition + guarded(nest, op, index, f"*({address}) = {element};", element))
 
+    if e.checks:
+        e.write("check->instance++;")
     e.loop_nest(pointer.type.dims, build, None if e.checks else e.placement.strides.innermost(pointer))
 
 

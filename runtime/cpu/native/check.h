@@ -10,14 +10,15 @@
 
 /* Memory one argument names: [low, high), without gaps if dims is 0. Else an offset is split by `stride` (bytes, falling)
  * into indices below `size`, and what remains lies in a run of `run` bytes. `shadow`: cells of the bytes from
- * `shadow_low`, 0 when the launch is not searched for races there. */
+ * `shadow_low`, 0 when the launch is not searched for races there. `poisoned`: loads look for the poison pattern. */
 typedef struct {
   uint64_t low, high;
   int64_t dims, run, size[6], stride[6];
+  int64_t poisoned;
   uint64_t shadow_low, shadow;
 } cp_extent;
 
-enum { CP_FINE, CP_BOUNDS, CP_OVERFLOW, CP_TILE, CP_RACE };
+enum { CP_FINE, CP_BOUNDS, CP_OVERFLOW, CP_TILE, CP_RACE, CP_LANES, CP_POISON };
 
 typedef struct {
   int64_t kind, site, lane, link, exact, other_site, other_kind;
@@ -28,7 +29,8 @@ typedef struct {
   cp_failure failure;
   int64_t num_extents, same_value, granule;
   const cp_extent *extents;
-  uint64_t program; /* linear index of the running program */
+  uint64_t program;  /* linear index of the running program */
+  uint64_t instance; /* stores of tensors the program has begun */
 } cp_check;
 
 /* ---- bounds */
@@ -78,17 +80,27 @@ CP_INLINE const cp_extent *cp_holder(const cp_check *c, const cp_site *s, uint64
   return NULL;
 }
 
-#define CP_HOLDER(check, site, address, lane) \
+CP_INLINE bool cp_is_poison(uint64_t address, int64_t size) {
+  const uint64_t pattern = 0xa5a5a5a5a5a5a5a5u;
+  return size > 1 && !memcmp((const void *)address, &pattern, (size_t)size);
+}
+
+/* Does an access of this kind see what was there before? */
+enum { cp_reads_load = 1, cp_reads_volatile = 1, cp_reads_store = 0, cp_reads_atomic = 1, cp_reads_relaxed = 1 };
+
+#define CP_HOLDER(kind, check, site, address, lane) \
   const cp_extent *holder = cp_holder(check, &cp_sites[site], address); \
-  if (cp_unlikely(!holder)) cp_stop(check, CP_BOUNDS, site, address, lane);
+  if (cp_unlikely(!holder)) cp_stop(check, CP_BOUNDS, site, address, lane); \
+  if (cp_reads_##kind && cp_unlikely(holder->poisoned) && cp_is_poison(address, cp_sites[site].size)) \
+    cp_stop(check, CP_POISON, site, address, lane);
 
 #ifdef CP_RACES
 #include "race.h"
 #define CP_CHECK(kind, check, site, address, lane, ...) \
-  { CP_HOLDER(check, site, address, lane) \
+  { CP_HOLDER(kind, check, site, address, lane) \
     cp_race_##kind(check, holder, site, address, cp_sites[site].size, lane __VA_ARGS__); }
 #else
-#define CP_CHECK(kind, check, site, address, lane, ...) { CP_HOLDER(check, site, address, lane) }
+#define CP_CHECK(kind, check, site, address, lane, ...) { CP_HOLDER(kind, check, site, address, lane) }
 #define cp_race_begin(check)
 #define cp_race_program(check)
 #define cp_race_end(check)

@@ -2,7 +2,9 @@
  *
  * Two accesses of one cell by different programs race if one of them writes and not both are atomic, unless atomics order
  * them: the earlier program did an atomic operation after its access on an address on which the later one did an atomic
- * operation before its own. Programs run one after another, so "earlier" is the lower program. */
+ * operation before its own. Programs run one after another, so "earlier" is the lower program.
+ *
+ * Lanes of one tensor store conflict if they give one cell different values. */
 #pragma once
 #include <stdlib.h>
 
@@ -10,8 +12,9 @@
 typedef struct {
   uint32_t writer, writer_at, reader, reader_at, second, second_at;
   uint16_t write_site, read_site, second_site;
-  uint8_t atomic, pad;
+  uint16_t atomic : 1, instance : 15; /* of the store, 0: not told apart */
 } cp_cell;
+_Static_assert(sizeof(cp_cell) == 32, "CELL_BYTES in checks/shadow.py");
 
 typedef struct {
   uint64_t address;
@@ -33,7 +36,7 @@ static void cp_race_end(cp_check *c) {
   cp_log.events = NULL;
 }
 
-#define cp_race_program(c) (cp_log.own = cp_log.count)
+#define cp_race_program(c) (cp_log.own = cp_log.count, (c)->instance = 0)
 
 static void cp_log_atomic(cp_check *c, uint64_t address) {
   if (cp_log.count == cp_log.room) {
@@ -86,11 +89,12 @@ static void cp_note_read(cp_cell *cell, uint32_t me, int site) {
   cell->read_site = (uint16_t)site;
 }
 
-static void cp_note_write(cp_cell *cell, uint32_t me, int site, bool atomic) {
+static void cp_note_write(cp_cell *cell, uint32_t me, int site, bool atomic, uint64_t instance) {
   cell->writer = me;
   cell->writer_at = cp_log.count;
   cell->write_site = (uint16_t)site;
   cell->atomic = atomic;
+  cell->instance = instance < 1 << 15 ? instance : 0;
 }
 
 static void cp_race_load(cp_check *c, const cp_extent *e, int site, uint64_t address, int64_t size, int64_t lane) {
@@ -103,11 +107,13 @@ static void cp_race_load(cp_check *c, const cp_extent *e, int site, uint64_t add
 
 static void cp_race_store(cp_check *c, const cp_extent *e, int site, uint64_t address, int64_t size, int64_t lane, const void *value) {
   if (!e->shadow) return;
-  bool same = c->same_value && !memcmp((const void *)address, value, (size_t)size);
+  bool differs = memcmp((const void *)address, value, (size_t)size), same = c->same_value && !differs;
   CP_EACH_CELL(c, e, address, size) {
     if (!same || cell->atomic) CP_AGAINST_WRITER(c, site, address, lane)
     CP_AGAINST_READERS(c, site, address, lane)
-    cp_note_write(cell, me, site, false);
+    if (cell->instance && cell->writer == me && cell->instance == c->instance && differs)
+      cp_stop(c, CP_LANES, site, address, lane);
+    cp_note_write(cell, me, site, false, c->instance);
   }
 }
 
@@ -126,7 +132,7 @@ static void cp_race_relaxed(cp_check *c, const cp_extent *e, int site, uint64_t 
   CP_EACH_CELL(c, e, address, size) {
     if (!cell->atomic) CP_AGAINST_WRITER(c, site, address, lane)
     CP_AGAINST_READERS(c, site, address, lane)
-    cp_note_write(cell, me, site, true);
+    cp_note_write(cell, me, site, true, 0);
   }
 }
 

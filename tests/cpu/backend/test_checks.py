@@ -12,7 +12,16 @@ import torch
 import triton
 import triton.language as tl
 
-from runtime.cpu import DataRace, OffsetOverflow, OutOfBounds, checked, knobs
+from runtime.cpu import (
+    DataRace,
+    LaneConflict,
+    OffsetOverflow,
+    OutOfBounds,
+    UninitialisedRead,
+    checked,
+    knobs,
+    poison,
+)
 from runtime.cpu.errors import BadKnob
 from runtime.cpu.graph import HostGraph
 
@@ -514,6 +523,58 @@ def test_neighbours_of_any_size_do_not_race() -> None:
         mixed_sizes[(64,)](x, flags, y, B=1)
         mixed_sizes[(4,)](x, flags, y, B=16)
     assert torch.equal(y, x.double())
+
+
+@triton.jit
+def scatter(x, index, y, B: tl.constexpr):
+    o = tl.arange(0, B)
+    i = tl.load(index + o)
+    tl.store(y + i, tl.load(x + o))  # bug: scatter
+    tl.store(y + i, 0.0)
+
+
+def test_two_lanes_of_one_store() -> None:
+    x, y, index = torch.randn(16), torch.empty(16), torch.arange(16)
+    with checked(races=True):
+        scatter[(1,)](x, index, y, B=16)
+    index[11] = 4
+    found(
+        LaneConflict, "scatter", lambda: scatter[(1,)](x, index, y, B=16), races=True,
+        op="store", lane=(11,), argument="y", element=4,
+    )  # fmt: skip
+    x[11] = x[4]
+    with checked(races=True):
+        scatter[(1,)](x, index, y, B=16)
+
+
+# ---- uninitialised memory
+
+
+@triton.jit
+def accumulate(x, total, n, B: tl.constexpr):
+    o = tl.program_id(0) * B + tl.arange(0, B)
+    tl.atomic_add(total, tl.sum(tl.load(x + o, mask=o < n, other=0), axis=0))  # bug: accumulates
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+def test_reading_what_nobody_wrote(dtype: torch.dtype) -> None:
+    x, y = poison(torch.empty(20, dtype=dtype)), torch.empty(20, dtype=dtype)
+    x[:9] = 1
+    with checked():
+        copy_up_to[(1,)](x, y, 8, B=32)
+    found(UninitialisedRead, "off by one", lambda: copy_up_to[(1,)](x, y, 19, B=32), lane=(9,), element=9, argument="x")
+    x.zero_()
+    with checked():
+        copy_up_to[(1,)](x, y, 19, B=32)
+
+
+def test_accumulating_into_what_nobody_wrote() -> None:
+    x, total = torch.ones(100), poison(torch.empty(1))
+    found(UninitialisedRead, "accumulates", lambda: accumulate[(2,)](x, total, 100, B=64), op="atomic", element=0)
+    total.zero_()
+    with checked():
+        accumulate[(2,)](x, total, 100, B=64)
+    assert total.item() == 100
 
 
 # ---- the modes themselves
