@@ -64,7 +64,7 @@ class Checks:
     def lane_of_tile(self, op: Op, index: str, size: int, lane: str) -> str:
         """Statement that checks an index into a tile (tl.gather)."""
         site = self._site(op, "gather", [size])
-        return f"if ((uint64_t)({index}) >= {size}) cp_stop(check, CP_TILE, {site}, (uint64_t)({index}), {lane});"
+        return f"if ((uint64_t)({index}) >= {size}) cp_stop(check, CP_FAIL_TILE, {site}, (uint64_t)({index}), {lane});"
 
     def _statement(self, op: Op, address: str, meant: str, links: list[Link], lane: str, value: str) -> str:
         kind = _kind(op)
@@ -79,7 +79,7 @@ class Checks:
         which = "0"
         for link in reversed(links):
             which = f"({link.exact} != {link.wrapped}) ? cp_link(check, {self._link(link.op)}, {link.exact}) : {which}"
-        failed = f"(void)({which}); cp_stop(check, CP_OVERFLOW, {site}, (uint64_t)({address}), {lane});"
+        failed = f"(void)({which}); cp_stop(check, CP_FAIL_OVERFLOW, {site}, (uint64_t)({address}), {lane});"
         return f"if (cp_unlikely((int64_t)({address}) != {meant})) {{ {failed} }} "
 
     # ---- tables

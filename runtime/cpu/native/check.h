@@ -18,7 +18,7 @@ typedef struct {
   uint64_t shadow_low, shadow;
 } cp_extent;
 
-enum { CP_FINE, CP_BOUNDS, CP_OVERFLOW, CP_TILE, CP_RACE, CP_LANES, CP_POISON };
+enum { CP_FAIL_NONE, CP_FAIL_BOUNDS, CP_FAIL_OVERFLOW, CP_FAIL_TILE, CP_FAIL_RACE, CP_FAIL_LANES, CP_FAIL_POISON };
 
 typedef struct {
   int64_t kind, site, lane, link, exact, other_site, other_kind;
@@ -90,9 +90,9 @@ enum { cp_reads_load = 1, cp_reads_volatile = 1, cp_reads_store = 0, cp_reads_at
 
 #define CP_HOLDER(kind, check, site, address, lane) \
   const cp_extent *holder = cp_holder(check, &cp_sites[site], address); \
-  if (cp_unlikely(!holder)) cp_stop(check, CP_BOUNDS, site, address, lane); \
+  if (cp_unlikely(!holder)) cp_stop(check, CP_FAIL_BOUNDS, site, address, lane); \
   if (cp_reads_##kind && cp_unlikely(holder->poisoned) && cp_is_poison(address, cp_sites[site].size)) \
-    cp_stop(check, CP_POISON, site, address, lane);
+    cp_stop(check, CP_FAIL_POISON, site, address, lane);
 
 #ifdef CP_RACES
 #include "race.h"

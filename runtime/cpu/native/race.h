@@ -60,7 +60,7 @@ CP_COLD void cp_race(cp_check *c, int site, uint64_t address, int64_t lane, uint
   c->failure.other_program = other - 1;
   c->failure.other_site = other_site;
   c->failure.other_kind = other_kind;
-  cp_stop(c, CP_RACE, site, address, lane);
+  cp_stop(c, CP_FAIL_RACE, site, address, lane);
 }
 
 #define CP_EACH_CELL(c, e, address, size) \
@@ -112,7 +112,7 @@ static void cp_race_store(cp_check *c, const cp_extent *e, int site, uint64_t ad
     if (!same || cell->atomic) CP_AGAINST_WRITER(c, site, address, lane)
     CP_AGAINST_READERS(c, site, address, lane)
     if (cell->instance && cell->writer == me && cell->instance == c->instance && differs)
-      cp_stop(c, CP_LANES, site, address, lane);
+      cp_stop(c, CP_FAIL_LANES, site, address, lane);
     cp_note_write(cell, me, site, false, c->instance);
   }
 }
