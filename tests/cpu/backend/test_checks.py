@@ -22,6 +22,7 @@ from runtime.cpu import (
     knobs,
     poison,
 )
+from runtime.cpu.checks import mode
 from runtime.cpu.errors import BadKnob
 from runtime.cpu.graph import HostGraph
 
@@ -595,13 +596,14 @@ def test_graphs_check_when_they_are_replayed() -> None:
 
 
 def test_checks_end_with_the_context() -> None:
-    x, y = torch.randn(1000), torch.empty(1024)
-    memory = torch.zeros(1024)  # holds what is read beyond the view
-    with checked(), pytest.raises(OutOfBounds):
-        copy_up_to[(4,)](x, y, 1000, B=256)
-    copy_up_to[(4,)](memory[:1000], y, 1000, B=256)
-    with checked(), checked(races=True), pytest.raises(OutOfBounds):
-        copy_up_to[(4,)](x, y, 1000, B=256)
+    before = mode.current()
+    with checked():
+        with checked(races=True):
+            assert mode.current().mode == "race"
+        assert mode.current().mode == "bounds"
+        with pytest.raises(OutOfBounds):
+            copy_up_to[(4,)](torch.randn(1000), torch.empty(1024), 1000, B=256)
+    assert mode.current() == before
 
 
 def test_errors_survive_copying() -> None:
