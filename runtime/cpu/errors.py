@@ -57,7 +57,7 @@ class CompilerMissing(CpuBackendError):
 
     code = "cpu-no-compiler"
     message = (
-        "C compiler {cc!r} not found: running Triton kernels on CPU needs gcc 12 or newer. "
+        "C compiler {cc!r} not found: running Triton kernels on CPU needs gcc 12 or newer, or clang 19. "
         "Install it or set STEPFORGE_CPU_CC"
     )
 
