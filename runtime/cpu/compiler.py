@@ -43,7 +43,7 @@ class CpuOptions:
     instrumentation_mode: str = compat.EXTRA_OPTIONS["instrumentation_mode"]
     fpsan_homomorphic_casts: bool = compat.EXTRA_OPTIONS["fpsan_homomorphic_casts"]
     ir_override: str | None = compat.EXTRA_OPTIONS["ir_override"]
-    check_mode: str = ""  # what STEPFORGE_CPU_CHECK or `checked` says; never an option of a launch
+    check_mode: str = ""  # what STEPFORGE_CPU_CHECK or `checked` says
 
     def hash(self) -> str:
         key = repr([(f.name, getattr(self, f.name)) for f in fields(self)])
@@ -51,7 +51,7 @@ class CpuOptions:
 
 
 #: Options that cannot change CPU code; fixed, so that autotuning variants share one cache entry.
-_IGNORED = ("num_warps", "num_ctas", "num_stages", "warp_size", "enable_fp_fusion", "check_mode")
+_IGNORED = ("num_warps", "num_ctas", "num_stages", "warp_size", "enable_fp_fusion")
 
 
 class CpuBackend(BaseBackend):
@@ -70,7 +70,9 @@ class CpuBackend(BaseBackend):
     def parse_options(self, options: dict) -> CpuOptions:
         known = {f.name for f in fields(CpuOptions)}
         given = {k: v for k, v in options.items() if k in known and v is not None and k not in _IGNORED}
-        return CpuOptions(**given, check_mode=mode.current().mode)
+        if given.get("check_mode") not in mode.MODES:
+            given["check_mode"] = mode.current().mode  # else a compile thread got the options of the launching one
+        return CpuOptions(**given)
 
     def pack_metadata(self, metadata: Any) -> tuple:
         return ()
