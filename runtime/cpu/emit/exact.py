@@ -90,15 +90,21 @@ class Exact(Nest):
             self.links += self.scalars.links.get(value, [])
             return At(self.scalars.code(value, self.emitter.names[value]), 0)
         if place is Place.INDUCTION:
-            start = self.at(self.emitter.placement.inductions[value].initial, index)
-            scale = size_of(value.type.pointee) if value.type.is_pointer else 1
-            return At(f"({start.code} + {self.emitter.names[value]} * {scale})", start.level)
+            return self._advanced(value, index)
         if place is Place.ARRAY:
             return self._leaf(value, index)
         op = value.op
         if op.name in RULES and op.name not in _LOADS:
             return RULES[op.name](self, op, value, index)
         return self._followed(op, value, index) or self._leaf(value, index)
+
+    def _advanced(self, value: Value, index: Index) -> At:
+        start = self.at(self.emitter.placement.inductions[value].initial, index)
+        scale = size_of(value.type.pointee) if value.type.is_pointer else 1
+        exact = At(f"({start.code} + {self.emitter.names[value]} * {scale})", start.level)
+        if value.type.elem == "i32":
+            self.links.append(Link(_advance(value), exact.code, self.nest.at(value, index).code))
+        return exact
 
     def _leaf(self, value: Value, index: Index) -> At:
         actual = self.nest.at(value, index)
@@ -112,3 +118,9 @@ class Exact(Nest):
         if _is_link(op):
             self.links.append(Link(op, exact.code, self.nest.at(value, index).code))
         return exact
+
+
+def _advance(value: Value) -> Op:
+    """The addition that makes the next value of a tensor carried around a loop."""
+    body, k = (value.block, value.index - 1) if value.op is None else (value.op.regions[0], value.index)
+    return body.terminator.operands[k].op

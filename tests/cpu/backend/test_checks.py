@@ -377,6 +377,23 @@ def test_overflow_that_lands_inside_the_tensor() -> None:
 
 
 @triton.jit
+def leaps(x, y, step, n, B: tl.constexpr):
+    o, total = tl.arange(0, B), tl.zeros((B,), tl.int32)
+    for _ in range(n):
+        total += tl.load(x + o)  # bug: leaps
+        o += step  # bug: leap
+    tl.store(y + tl.arange(0, B), total)
+
+
+def test_overflow_of_an_offset_that_grows_in_a_loop() -> None:
+    x, y = torch.empty(2**31 + 64, dtype=torch.int8), torch.empty(16, dtype=torch.int32)
+    with checked():
+        leaps[(1,)](x, y, 2**30 - 8, 3, B=16)
+    fields = found(OffsetOverflow, "leaps", lambda: leaps[(1,)](x, y, 2**30 + 1, 3, B=16), lane=(0,), exact=2**31 + 2)
+    assert fields["link"] == line("leap")
+
+
+@triton.jit
 def back_and_forth(x, y, far, B: tl.constexpr):
     o = tl.arange(0, B) + far + far - far - far
     tl.store(y + o, tl.load(x + o))
