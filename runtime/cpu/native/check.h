@@ -23,10 +23,10 @@ enum { CP_FAIL_NONE, CP_FAIL_BOUNDS, CP_FAIL_OVERFLOW, CP_FAIL_TILE, CP_FAIL_RAC
 typedef struct {
   int64_t kind, site, lane, link, exact, other_site, other_kind;
   uint64_t address, program, other_program;
-} cp_failure;
+} cp_check_failure;
 
 typedef struct {
-  cp_failure failure;
+  cp_check_failure failure;
   int64_t num_extents, same_value, granule;
   const cp_extent *extents;
   uint64_t program;  /* linear index of the running program */
