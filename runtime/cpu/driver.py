@@ -10,7 +10,7 @@ from typing import Any
 from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 
-from . import knobs, pool
+from . import assertions, knobs, pool
 from .checks import mode
 from .checks.launch import CheckedLauncher
 from .launcher import KernelLauncher
@@ -27,7 +27,9 @@ class CpuUtils:
     def load_binary(self, name: str, kernel: bytes, shared: int, device: int) -> tuple[ctypes.CDLL, int, int, int, int]:
         """Module, function address, registers, spills, maximum threads."""
         module = pool.load_object(name, kernel)
-        return module, ctypes.cast(module.cp_run, ctypes.c_void_p).value, 0, 0, 1 << 30
+        function = ctypes.cast(module.cp_run, ctypes.c_void_p).value
+        assertions.watch(name, function, module)
+        return module, function, 0, 0, 1 << 30
 
     def unload_module(self, module: ctypes.CDLL) -> None:
         """Kernels stay loaded: host graphs may hold their addresses."""
@@ -37,6 +39,33 @@ class CpuUtils:
             "max_shared_mem": 1 << 30, "multiprocessor_count": pool.get_num_threads(), "warpSize": 1, "max_num_regs": 0,
             "sm_clock_rate": 0, "mem_clock_rate": 0, "mem_bus_width": 0,
         }  # fmt: skip
+
+
+class DeviceInterface:
+    """What `triton.testing.do_bench` uses of torch.cuda: launches here are complete when they return."""
+
+    class Event:
+        def __init__(self, enable_timing: bool = True) -> None:
+            self._seconds = 0.0
+
+        def record(self, stream: Any = None) -> None:
+            self._seconds = time.perf_counter()
+
+        def elapsed_time(self, end: DeviceInterface.Event) -> float:
+            """Milliseconds, never zero: callers divide by it."""
+            return max((end._seconds - self._seconds) * 1e3, 1e-6)
+
+    @staticmethod
+    def synchronize(device: Any = None) -> None:
+        pass
+
+    @staticmethod
+    def current_device() -> int:
+        return 0
+
+    @staticmethod
+    def device_count() -> int:
+        return 1
 
 
 class CpuDriver(DriverBase):
@@ -77,10 +106,8 @@ class CpuDriver(DriverBase):
 
         return torch.device("cpu")
 
-    def get_device_interface(self) -> Any:
-        import torch
-
-        return torch.cpu
+    def get_device_interface(self) -> type[DeviceInterface]:
+        return DeviceInterface
 
     def map_python_to_cpp_type(self, ty: str) -> str:
         return "void*" if ty[0] == "*" else _C_NAMES.get(ty, ty)

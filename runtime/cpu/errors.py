@@ -69,6 +69,13 @@ class CompilationFailed(CpuBackendError):
     message = "{cc} failed on {name}:\n{stderr}"
 
 
+class DeviceAssertFailed(CpuBackendError):
+    """A tl.device_assert did not hold; programs of the launch that had not started did not run."""
+
+    code = "cpu-device-assert"
+    message = "{location}: kernel {kernel}: device_assert failed in program {program}: {text}"
+
+
 class KernelDamaged(CpuBackendError):
     """A compiled object is not what the compiler wrote: truncated, changed, or no object at all."""
 

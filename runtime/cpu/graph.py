@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from . import launcher, pool
+from . import assertions, launcher, pool, profiling
 from .errors import GraphStateError
 
 _RECORD = struct.Struct("=QQIII12x")  # cp_launch of native/pool.h
@@ -47,6 +47,7 @@ class HostGraph:
         self.launches: list[Launch] = []
         self._state = "new"
         self._addresses: list[int] = []
+        self._watched: list[int] = []
         self._packed: list[ctypes.Array] = []
         self._alive: list[tuple] = []
         self._runs: list[Callable[[], None]] = []
@@ -116,22 +117,24 @@ class HostGraph:
         )
         self._records = ctypes.create_string_buffer(content, max(len(content), 8))
         self._where = ctypes.addressof(self._records)
+        self._watched = [function for function in dict.fromkeys(self._addresses) if function in assertions.watched]
         self._run = pool.library().cp_run_launches
         self._state = "ready"
 
     def replay(self) -> None:
-        """Run all launches in order and wait for the last one. Raises GraphStateError before capture.
+        """Run all launches in order and wait for the last one. Launches captured in check mode are checked one by one.
 
-        Launches captured in check mode are checked one by one, and raise what they would raise alone."""
+        Raises GraphStateError before capture, DeviceAssertFailed after a launch whose device_assert failed, and what
+        checks find."""
         if self._run is None:
             raise GraphStateError(reason=f"replay of a graph that is {self._state}")
-        profile = launcher.profile
-        if profile is None:
-            self._run_all(None)
-            return
-        times = (ctypes.c_int64 * (len(self.launches) + 1))()
+        profile = profiling.current
+        times = None if profile is None else (ctypes.c_int64 * (len(self.launches) + 1))()
         self._run_all(times)
-        profile.add_replay([launch.name for launch in self.launches], times)
+        if profile is not None:
+            profile.add_replay([launch.name for launch in self.launches], times)
+        if self._watched:
+            assertions.raise_failures(self._watched)
 
     def _run_all(self, times: ctypes.Array | None) -> None:
         """As cp_run_launches; with checks one launch at a time."""

@@ -6,12 +6,9 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from . import pool
-
-if TYPE_CHECKING:
-    from .profiling import Profile
+from . import assertions, compat, pool, profiling
 
 #: How each argument is packed into 8 bytes (see emit/kernel.py).
 _FORMATS = {
@@ -22,9 +19,6 @@ _FORMATS = {
 
 #: Called instead of running a launch while a host graph is being captured; see graph.py.
 recorder: Callable[[KernelLauncher, int, tuple[int, int, int], bytes, tuple], bool] | None = None
-
-#: Told the duration of every launch while there is one; see profiling.py.
-profile: Profile | None = None
 
 
 def _leaves(signature: tuple, path: tuple[int, ...] = ()) -> Iterator[tuple[tuple[int, ...], str]]:
@@ -45,14 +39,25 @@ def _address(argument: Any) -> int:
 
 def _compile_packer(leaves: list[tuple[tuple[int, ...], str]], pointer: str) -> Callable[[tuple], bytes]:
     """A function `args -> bytes` for one signature, made from text because this is the cost of every launch."""
-    parts = []
+    fields: list[tuple[str, str]] = []
     for path, type_ in leaves:
         item = "args" + "".join(f"[{k}]" for k in path)
-        parts.append(pointer.format(item) if type_.startswith("*") else item)
-    layout = "=" + "".join("Q" if type_.startswith("*") else _FORMATS[type_] for _, type_ in leaves)
+        if type_.startswith("tensordesc"):
+            fields += describe_descriptor(item, type_, pointer)
+        else:
+            fields.append((pointer.format(item), "Q") if type_.startswith("*") else (item, _FORMATS[type_]))
+    layout = "=" + "".join(layout for _, layout in fields)
     namespace = {"pack": struct.Struct(layout).pack, "address": _address}
-    exec(f"def packer(args):\n    return pack({', '.join(parts)})", namespace)
+    exec(f"def packer(args):\n    return pack({', '.join(part for part, _ in fields)})", namespace)
     return namespace["packer"]
+
+
+def describe_descriptor(item: str, type_: str, pointer: str) -> list[tuple[str, str]]:
+    """A tensor descriptor `tensordesc<fp32[8, 8]>`: base, shape, strides, flags, and shape and strides once more."""
+    dims = range(type_.count(",") + 1)
+    extent = [(f"{item}.shape[{d}]", "q") for d in dims] + [(f"{item}.strides[{d}]", "q") for d in dims]
+    flags = [(f"{item}.{flag}", "q") for flag in compat.DESCRIPTOR_FLAGS]
+    return [(pointer.format(f"{item}.base"), "Q"), *extent, *flags, *extent]
 
 
 class KernelLauncher:
@@ -95,11 +100,14 @@ class KernelLauncher:
             return
         if enter_hook is not None:
             enter_hook(launch_metadata)
+        profile = profiling.current
         if profile is None:
             self.run(function, packed, (gx, gy, gz), args)
         else:
             start = time.perf_counter_ns()
             self.run(function, packed, (gx, gy, gz), args)
             profile.add(self.name, time.perf_counter_ns() - start)
+        if function in assertions.watched:
+            assertions.raise_failures((function,))
         if exit_hook is not None:
             exit_hook(launch_metadata)

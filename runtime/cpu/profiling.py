@@ -9,8 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
-from . import launcher
-
 
 @dataclass(frozen=True)
 class KernelTime:
@@ -57,13 +55,18 @@ class Profile:
         return "\n".join(lines)
 
 
+#: Told the duration of every launch and replay while there is one.
+current: Profile | None = None
+
+
 @contextlib.contextmanager
 def profile(file: TextIO | None = None) -> Iterator[Profile]:
     """Time every launch and replay inside, print the table to `file` (standard error) at the end. Does not nest."""
+    global current
     collected = Profile()
-    before, launcher.profile = launcher.profile, collected
+    before, current = current, collected
     try:
         yield collected
     finally:
-        launcher.profile = before
+        current = before
         print(collected.table(), file=file or sys.stderr)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ..launcher import KernelLauncher
+from ..launcher import KernelLauncher, describe_descriptor
 from . import mode, report
 from .extents import CCheck, CExtent, Extent, extent_of
 from .shadow import Shadow
@@ -71,10 +71,15 @@ class CheckedLauncher(KernelLauncher):
             raise report.error(self.checks, check.failure, extents, grid)
 
     def _extents(self, args: tuple, settings: mode.Settings) -> list[Extent]:
+        """One per argument of the kernel, empty where that is a number, then the memory given to `checked`."""
         view = settings.extent == "view"
         found = []
         for (name, argument), (_, type_) in zip(self.describe(args), self.leaves, strict=True):
-            found.append(extent_of(name, argument if type_.startswith("*") else None, view))
+            if type_.startswith("tensordesc"):
+                found.append(extent_of(name, argument.base, view))
+                found += [extent_of(name, None, view)] * (len(describe_descriptor("", type_, "")) - 1)
+            else:
+                found.append(extent_of(name, argument if type_.startswith("*") else None, view))
         return found + [extent_of(f"memory[{k}]", tensor, view) for k, tensor in enumerate(settings.memory)]
 
     def _written(self, extents: list[Extent]) -> list[Extent]:

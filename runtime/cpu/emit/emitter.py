@@ -49,6 +49,8 @@ class Emitter:
         self.names: dict[Value, str] = {}
         self.in_place_accumulators: dict[Op, Value] = {}
         self.headers = ["kernel.h"]
+        #: (location, message) of every device_assert; the kernel reports a failure by its number.
+        self.assertions: list[tuple[str, str]] = []
         self.stack_bytes = self.arena_bytes = 0
         self.lines: list[str] = []
         self._declarations: list[int] = [0]
@@ -92,6 +94,22 @@ class Emitter:
         yield
         self._declarations.pop()
         self.write("}")
+
+    @contextmanager
+    def captured(self) -> Iterator[list[str]]:
+        """Collect what is written, declarations first, instead of adding it to the program."""
+        before, self.lines = self.lines, []
+        self._declarations.append(0)
+        yield self.lines
+        self._declarations.pop()
+        self.lines = before
+
+    def apply(self, region: Block, arguments: list[str]) -> tuple[list[str], list[str]]:
+        """Statements and results of a region of scalars, given a C expression per argument."""
+        self.names.update(zip(region.args, arguments, strict=True))
+        with self.captured() as statements:
+            self.block(region, skip_terminator=True)
+        return statements, [self.names[value] for value in region.terminator.operands]
 
     # ---- storage
 

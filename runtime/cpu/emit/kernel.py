@@ -12,7 +12,16 @@ from __future__ import annotations
 
 from ..ttir.ir import Function, Value
 from ..ttir.verify import verify
-from . import control, dot, memory, rearrange, reduce  # noqa: F401  (they register what they emit)
+from . import (  # noqa: F401  (they register what they emit)
+    atomics,
+    control,
+    debug,
+    dot,
+    libdevice,
+    memory,
+    rearrange,
+    reduce,
+)
 from .ctypes import c_type, narrow
 from .emitter import Emitter
 
@@ -56,13 +65,14 @@ def _translation_unit(function: Function, emitter: Emitter) -> str:
             *(f"  const {c_type(arg.type.elem)} a{k} = {_unpack(arg, k)};" for k, arg in enumerate(function.args)),
             "  int x = (int)(begin % gx), y = (int)(begin / gx % gy), z = (int)(begin / gx / gy);",
             *([_CHECKED.format(argument=8 * len(function.args))] if checks else []),
-            "  for (int64_t i = begin; i < end; i++) {",
+            f"  for (int64_t i = begin; i < end{' && !cp_failing' if emitter.assertions else ''}; i++) {{",
             *(["    check->program = (uint64_t)i; cp_race_program(check);"] if checks else []),
             f"    program({call});",
             "    if (++x == (int)gx) { x = 0; if (++y == (int)gy) { y = 0; z++; } }",
             "  }",
             *(["  cp_race_end(check);"] if checks else []),
             "}",
+            *debug.assertion_table(emitter),
             "",
         ]
     )

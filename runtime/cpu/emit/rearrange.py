@@ -1,4 +1,4 @@
-"""tt.gather, tt.cat, tt.histogram."""
+"""tt.gather, tt.cat, tt.histogram, tt.map_elementwise."""
 
 from __future__ import annotations
 
@@ -42,3 +42,16 @@ def histogram(e: Emitter, op: Op) -> None:
     e.write(f"for (int {i} = 0; {i} < {bins}; {i}++) {target}[{i}] = 0;")
     with e.scope(f"for (int {i} = 0; {i} < {values.type.numel}; {i}++)"):
         e.write(f"if ({allowed}(uint64_t){source}[{i}] < {bins}) {target}[{source}[{i}]]++;")
+
+
+@emits("tt.map_elementwise")
+def map_elementwise(e: Emitter, op: Op) -> None:
+    """Elements are taken `pack` at a time in row-major order; arguments and results are grouped by tensor."""
+    pack, i = op.attrs["pack"], e.fresh("i")
+    places = [f"[{i} + {k}]" for k in range(pack)]
+    sources, targets = [e.stored(v) for v in op.operands], [e.allocate(r) for r in op.results]
+    statements, values = e.apply(op.regions[0], [source + place for source in sources for place in places])
+    with e.scope(f"for (int {i} = 0; {i} < {op.operands[0].type.numel}; {i} += {pack})"):
+        e.write(*statements)
+        for target, value in zip((t + place for t in targets for place in places), values, strict=True):
+            e.write(f"{target} = {value};")

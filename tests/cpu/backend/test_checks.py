@@ -12,6 +12,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from runtime.cpu import (
     DataRace,
@@ -20,6 +21,7 @@ from runtime.cpu import (
     OutOfBounds,
     UninitialisedRead,
     checked,
+    compat,
     knobs,
     poison,
 )
@@ -220,7 +222,7 @@ def block_pointer(x, y, rows, columns, A: tl.constexpr, B: tl.constexpr):
     tl.store(y + tl.arange(0, A)[:, None] * B + tl.arange(0, B)[None, :], v)
 
 
-@pytest.mark.skipif(triton.__version__ >= "3.9", reason="block pointers are gone")
+@pytest.mark.skipif(not compat.HAS_BLOCK_POINTERS, reason="block pointers are gone")
 def test_block_pointer_with_a_wrong_shape() -> None:
     x, y = torch.randn(6, 20), torch.empty(4, 32)
     with checked():
@@ -245,6 +247,23 @@ def test_descriptor_with_a_wrong_shape() -> None:
     found(
         OutOfBounds, "descriptor", lambda: descriptor[(2,)](x, y, 8, 32, A=4, B=32),
         op="store", program=(1, 0, 0), lane=(2, 0), argument="y", element=192,
+    )  # fmt: skip
+
+
+@triton.jit
+def through_descriptor(d, n, y, B: tl.constexpr):
+    v = d.load([tl.program_id(0) * 4, 0])  # bug: host descriptor
+    tl.store(y + tl.arange(0, 4)[:, None] * B + tl.arange(0, B)[None, :], v + n)
+
+
+def test_descriptor_made_by_the_host() -> None:
+    x, y = torch.randn(6, 32), torch.empty(4, 32)
+    good, bad = (TensorDescriptor(x, [rows, 32], [32, 1], [4, 32]) for rows in (6, 7))
+    with checked():
+        through_descriptor[(2,)](good, 1, y, B=32)
+    found(
+        OutOfBounds, "host descriptor", lambda: through_descriptor[(2,)](bad, 1, y, B=32),
+        op="load", program=(1, 0, 0), lane=(2, 0), argument="d", element=192, high=191,
     )  # fmt: skip
 
 

@@ -213,3 +213,79 @@ def test_sort_and_topk() -> None:
     sort_rows[(3,)](x, y, N=64, K=8)
     assert torch.equal(y, expected)
     assert torch.equal(x[:, :8], expected[:, :8])
+
+
+@triton.jit
+def sort_tiles(x, y, top, A: tl.constexpr, B: tl.constexpr, K: tl.constexpr):
+    o = tl.arange(0, A)[:, None] * B + tl.arange(0, B)[None, :]
+    v = tl.load(x + o)
+    tl.store(y + o, tl.sort(v))
+    tl.store(top + tl.arange(0, A)[:, None] * K + tl.arange(0, K)[None, :], tl.topk(v, K))
+
+
+def test_sort_and_topk_of_every_type() -> None:
+    types = (
+        torch.float32,
+        torch.float64,
+        torch.float16,
+        torch.bfloat16,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+    )
+    for dtype in types:
+        x = torch.randint(-100, 100, (4, 32)).to(dtype)
+        y, top = torch.empty_like(x), torch.empty(4, 8, dtype=dtype)
+        sort_tiles[(1,)](x, y, top, A=4, B=32, K=8)
+        assert torch.equal(y, x.sort(1).values), dtype
+        assert torch.equal(top, x.sort(1, descending=True).values[:, :8]), dtype
+
+
+@triton.jit
+def gather_both_ways(x, rows, columns, y, z, A: tl.constexpr, B: tl.constexpr):
+    o = tl.arange(0, A)[:, None] * B + tl.arange(0, B)[None, :]
+    v = tl.load(x + o)
+    tl.store(y + o, tl.gather(v, tl.load(rows + o), 0))
+    half = tl.arange(0, A)[:, None] * (B // 2) + tl.arange(0, B // 2)[None, :]
+    tl.store(z + half, tl.gather(v, tl.load(columns + half), 1))
+
+
+def test_gather_along_both_axes() -> None:
+    x = torch.randn(8, 16)
+    rows = torch.randint(0, 8, (8, 16), dtype=torch.int32)
+    columns = torch.randint(0, 16, (8, 8), dtype=torch.int64)
+    y, z = torch.empty(8, 16), torch.empty(8, 8)
+    gather_both_ways[(1,)](x, rows, columns, y, z, A=8, B=16)
+    assert torch.equal(y, x.gather(0, rows.long()))
+    assert torch.equal(z, x.gather(1, columns))
+
+
+@triton.jit
+def masked_histogram(x, counts, n, B: tl.constexpr, BINS: tl.constexpr):
+    o = tl.arange(0, B)
+    v = tl.load(x + o)
+    tl.store(counts + tl.arange(0, BINS), tl.histogram(v, BINS, mask=o < n))
+
+
+def test_histogram_counts_what_the_mask_allows() -> None:
+    x, counts = torch.randint(0, 16, (128,), dtype=torch.int32), torch.empty(16, dtype=torch.int32)
+    masked_histogram[(1,)](x, counts, 100, B=128, BINS=16)
+    assert torch.equal(counts.long(), torch.bincount(x[:100], minlength=16))
+
+
+@triton.jit
+def reorders(x, y, B: tl.constexpr):
+    o = tl.arange(0, B)
+    v = tl.load(x + o)
+    tl.store(y + tl.arange(0, 2 * B), tl.cat(v, v + 1, can_reorder=True))
+    tl.store(y + 2 * B + o, tl.flip(v, 0))
+    tl.store(y + 3 * B + o, tl.ravel(tl.trans(tl.reshape(v, (4, B // 4)))))
+
+
+def test_cat_flip_ravel() -> None:
+    x, y = torch.randn(32), torch.empty(4, 32)
+    reorders[(1,)](x, y, B=32)
+    assert torch.equal(y[:2].flatten().sort().values, torch.cat([x, x + 1]).sort().values)
+    assert torch.equal(y[2], x.flip(0))
+    assert torch.equal(y[3], x.reshape(4, 8).T.flatten())
