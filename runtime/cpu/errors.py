@@ -124,7 +124,7 @@ class LaneConflict(CpuBackendError):
 
     code = "cpu-lane-conflict"
     message = (
-        "{location}: kernel {kernel}: {where}, stores another value to {offset_text} of {argument} than an earlier "
+        "{location}: kernel {kernel}: {where}: stores another value to {offset_text} of {argument} than an earlier "
         "lane of the same store{source}"
     )
 

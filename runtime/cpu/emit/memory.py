@@ -51,6 +51,8 @@ def load(e: Emitter, op: Op) -> None:
 def store(e: Emitter, op: Op) -> None:
     pointer, value, *rest = op.operands
     mask = rest[0] if rest else None
+    if e.checks:
+        e.write("check->instance++;")
     if not pointer.type.is_tensor:
         condition = f"if ({e.names[mask]}) " if mask else ""
         access = f"*({e.names[pointer]}) = {e.scalar(value)};"
@@ -65,8 +67,6 @@ def store(e: Emitter, op: Op) -> None:
         condition = f"if ({allowed.code}) " if allowed is not None else ""
         nest.levels[-1].append(condition + guarded(nest, op, index, f"*({address}) = {element};", element))
 
-    if e.checks:
-        e.write("check->instance++;")
     e.loop_nest(pointer.type.dims, build, None if e.checks else e.placement.strides.innermost(pointer))
 
 

@@ -30,7 +30,7 @@ typedef struct {
   int64_t num_extents, same_value, granule;
   const cp_extent *extents;
   uint64_t program;  /* linear index of the running program */
-  uint64_t instance; /* stores of tensors the program has begun */
+  uint64_t instance; /* stores the program has begun */
 } cp_check;
 
 /* ---- bounds */

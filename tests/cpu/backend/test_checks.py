@@ -570,6 +570,7 @@ def scatter(x, index, y, B: tl.constexpr):
     i = tl.load(index + o)
     tl.store(y + i, tl.load(x + o))  # bug: scatter
     tl.store(y + i, 0.0)
+    tl.store(y + 3, 1.0)  # another store may overwrite
 
 
 def test_two_lanes_of_one_store() -> None:
