@@ -33,7 +33,7 @@ def _in_this_checkout(checks: dict, source: Any) -> dict:
 
 
 class CheckedLauncher(KernelLauncher):
-    """A KernelLauncher whose launches raise OutOfBounds, OffsetOverflow or DataRace."""
+    """A KernelLauncher whose launches raise what the checks find, see checks/report.py."""
 
     checked = True
 
@@ -49,17 +49,17 @@ class CheckedLauncher(KernelLauncher):
     def run(
         self, function: int, packed: bytes, grid: tuple[int, int, int], args: tuple, given: mode.Settings | None = None
     ) -> None:
+        """Run the programs one after another; `given`: settings other than those of this moment."""
         gx, gy, gz = grid
         if not gx * gy * gz:
             return
         settings = given or mode.current()
         extents = self._extents(args, settings)
+        granule = min((site["size"] for site in self.checks["sites"]), default=1)
+        shadow = Shadow(self._written(extents) if self.races else (), granule)
         table = (CExtent * len(extents))()
         for extent, target in zip(extents, table, strict=True):
             extent.fill(target)
-        granule = min((site["size"] for site in self.checks["sites"]), default=1)
-        shadow = Shadow(self._written(extents) if self.races else (), granule)
-        for extent, target in zip(extents, table, strict=True):
             shadow.attach(extent, target)
         check = CCheck(
             num_extents=len(extents), same_value=settings.same_value, granule=granule, extents=ctypes.addressof(table)

@@ -19,8 +19,6 @@ from .nest import ZERO, At, Index, Nest, deepest, flat
 if TYPE_CHECKING:
     from .emitter import Emitter
 
-BOUNDS, RACE = "bounds", "race"
-MODES = ("", BOUNDS, RACE)
 _MEMORY = ("tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas")
 
 
@@ -28,7 +26,8 @@ class Checks:
     """Sites of one kernel, and the statements that check them."""
 
     def __init__(self, function: Function, mode: str) -> None:
-        self.function, self.races = function, mode == RACE
+        """mode: `bounds` or `race`, as in checks/mode.py."""
+        self.function, self.races = function, mode == "race"
         self.scalars = ExactScalars()
         self.sites: list[dict] = []
         self.links: list[dict] = []
