@@ -21,6 +21,8 @@ from .ttir.parser import parse_module
 class CpuOptions:
     """Options of a launch. `debug` and `sanitize_overflow` reach the front end; warps, stages, CTAs mean nothing here.
 
+    Overflow is checked in debug mode alone.
+
     enable_fp_fusion is accepted and has no effect: nothing is ever contracted (write tl.fma for a fused operation)."""
 
     num_warps: int = 1
@@ -29,7 +31,7 @@ class CpuOptions:
     num_stages: int = 1
     extern_libs: dict | None = None
     debug: bool = False
-    sanitize_overflow: bool = False
+    sanitize_overflow: bool = True
     arch: str = "native"
     supported_fp8_dtypes: tuple[str, ...] = ()
     deprecated_fp8_dot_operand_dtypes: tuple[str, ...] = ()

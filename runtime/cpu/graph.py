@@ -133,14 +133,17 @@ class HostGraph:
         self._run_all(times)
         if profile is not None:
             profile.add_replay([launch.name for launch in self.launches], times)
+
+    def _run_all(self, times: ctypes.Array | None) -> None:
+        if self._checked:
+            self._run_one_by_one(times)
+        else:
+            self._run(self._where, len(self.launches), times)
         if self._watched:
             assertions.raise_failures(self._watched)
 
-    def _run_all(self, times: ctypes.Array | None) -> None:
-        """As cp_run_launches; with checks one launch at a time."""
-        if not self._checked:
-            self._run(self._where, len(self.launches), times)
-            return
+    def _run_one_by_one(self, times: ctypes.Array | None) -> None:
+        """As cp_run_launches, with checks."""
         for k, run in enumerate(self._runs):
             if times is not None:
                 times[k] = time.monotonic_ns()

@@ -73,12 +73,13 @@ class KernelLauncher:
         self._pack_any = _compile_packer(self.leaves, "address({})")
 
     def describe(self, args: tuple) -> Iterator[tuple[str, Any]]:
-        """(parameter, argument) of every run-time argument; elements of tuples share their parameter's name."""
-        for path, _ in self.leaves:
+        """(parameter, argument) of every run-time argument: elements of tuples share their parameter's name, a tensor
+        descriptor gives its tensor."""
+        for path, type_ in self.leaves:
             value: Any = args
             for k in path:
                 value = value[k]
-            yield self.parameters[path[0]], value
+            yield self.parameters[path[0]], value.base if type_.startswith("tensordesc") else value
 
     def run(self, function: int, packed: bytes, grid: tuple[int, int, int], args: tuple) -> None:
         """One launch; `args` are the tensors and numbers that `packed` was made from."""

@@ -76,7 +76,7 @@ class CheckedLauncher(KernelLauncher):
         found = []
         for (name, argument), (_, type_) in zip(self.describe(args), self.leaves, strict=True):
             if type_.startswith("tensordesc"):
-                found.append(extent_of(name, argument.base, view))
+                found.append(extent_of(name, argument, view))
                 found += [extent_of(name, None, view)] * (len(describe_descriptor("", type_, "")) - 1)
             else:
                 found.append(extent_of(name, argument if type_.startswith("*") else None, view))

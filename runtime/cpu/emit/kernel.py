@@ -65,7 +65,7 @@ def _translation_unit(function: Function, emitter: Emitter) -> str:
             *(f"  const {c_type(arg.type.elem)} a{k} = {_unpack(arg, k)};" for k, arg in enumerate(function.args)),
             "  int x = (int)(begin % gx), y = (int)(begin / gx % gy), z = (int)(begin / gx / gy);",
             *([_CHECKED.format(argument=8 * len(function.args))] if checks else []),
-            f"  for (int64_t i = begin; i < end{' && !cp_failing' if emitter.assertions else ''}; i++) {{",
+            f"  for (int64_t i = begin; i < end{_UNLESS_FAILED if emitter.assertions else ''}; i++) {{",
             *(["    check->program = (uint64_t)i; cp_race_program(check);"] if checks else []),
             f"    program({call});",
             "    if (++x == (int)gx) { x = 0; if (++y == (int)gy) { y = 0; z++; } }",
@@ -78,6 +78,7 @@ def _translation_unit(function: Function, emitter: Emitter) -> str:
     )
 
 
+_UNLESS_FAILED = " && !__atomic_load_n(&cp_failing, __ATOMIC_RELAXED)"
 _ARENA = """#include <stdlib.h>
 static char *cp_get_arena(void) {{
   static __thread char *arena;

@@ -18,7 +18,7 @@ INTEGER = frozenset(INTEGERS)
 NUMBER = FLOAT | INTEGER
 ANY = NUMBER | {"ptr"}
 BOOL = frozenset(("i1",))
-DOT_ACCUMULATORS = ("f32", "f64", "i32")
+DOT_ACCUMULATORS = ("f16", "f32", "f64", "i32")
 #: Device functions by the name `libdevice_name` gives; emit/libdevice.py has one entry for each.
 LIBDEVICE = words(
     "exp exp2 exp10 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh erf erfc",

@@ -260,3 +260,30 @@ def test_map_elementwise_with_loops_and_early_returns() -> None:
     expected = torch.tensor([python_collatz(value) for value in x.flatten().tolist()], dtype=torch.int32)
     assert torch.equal(torch.stack([steps, last], -1).reshape(-1, 2), expected)
     assert torch.equal(crossed.reshape(-1, 2), x[0].reshape(-1, 2) * x[1].reshape(-1, 2).flip(1))
+
+
+@triton.jit
+def ranges(x, y, n, B: tl.constexpr):
+    o = tl.arange(0, B)
+    acc = tl.zeros((B,), tl.int32)
+    for i in tl.range(0, n, 2, num_stages=3, loop_unroll_factor=2):
+        acc = acc * 3 + tl.load(x + i * B + o)
+    for i in range(n - 1, -1, -3):
+        acc = acc * 5 + tl.load(x + i * B + o)
+    for i in tl.static_range(2):
+        acc += i
+    for _ in tl.range(0, n, flatten=True, disallow_acc_multi_buffer=True):
+        acc += 1
+    tl.store(y + o, acc)
+
+
+def test_ranges() -> None:
+    for n in (0, 1, 9):
+        x, y = torch.randint(0, 5, (9, 16), dtype=torch.int32), torch.empty(16, dtype=torch.int32)
+        ranges[(1,)](x, y, n, B=16)
+        expected = torch.zeros(16, dtype=torch.int32)
+        for i in range(0, n, 2):
+            expected = expected * 3 + x[i]
+        for i in range(n - 1, -1, -3):
+            expected = expected * 5 + x[i]
+        assert torch.equal(y, expected + 1 + n)

@@ -289,3 +289,67 @@ def test_cat_flip_ravel() -> None:
     assert torch.equal(y[:2].flatten().sort().values, torch.cat([x, x + 1]).sort().values)
     assert torch.equal(y[2], x.flip(0))
     assert torch.equal(y[3], x.reshape(4, 8).T.flatten())
+
+
+@triton.jit
+def modifiers(x, y, n, B: tl.constexpr):
+    tl.assume(n > 0)
+    o = tl.max_contiguous(tl.multiple_of(tl.program_id(0) * B, B) + tl.arange(0, B), B)
+    v = tl.load(x + o, mask=o < n, other=0, cache_modifier=".cg", eviction_policy="evict_last")
+    w = tl.load(x + o, mask=o < n, volatile=True)
+    tl.debug_barrier()
+    tl.store(y + o, v + w, mask=o < n, cache_modifier=".wt", eviction_policy="evict_first")
+
+
+def test_cache_hints_change_nothing() -> None:
+    x, y = torch.randn(1000), torch.zeros(1000)
+    modifiers[(4,)](x, y, 1000, B=256)
+    assert torch.equal(y, 2 * x)
+
+
+@triton.jit
+def booleans(x, y, z, B: tl.constexpr):
+    o = tl.arange(0, B)
+    a, b = tl.load(x + o), tl.load(y + o)
+    tl.store(z + o, a & b)
+    tl.store(z + B + o, a | b)
+    tl.store(z + 2 * B + o, a ^ b)
+    tl.store(z + 3 * B + o, ~a)
+    tl.store(z + 4 * B + o, tl.where(a, b, ~b))
+    tl.store(z + 5 * B + o, tl.sum(a.to(tl.int32), axis=0) > 7)
+
+
+def test_booleans() -> None:
+    x, y, z = torch.rand(16) > 0.5, torch.rand(16) > 0.5, torch.empty(6, 16, dtype=torch.bool)
+    booleans[(1,)](x, y, z, B=16)
+    expected = [x & y, x | y, x ^ y, ~x, torch.where(x, y, ~y), (x.sum() > 7).expand(16)]
+    assert torch.equal(z, torch.stack(expected))
+
+
+@triton.jit
+def through_a_table(table, out, B: tl.constexpr):
+    row = tl.program_id(0)
+    source = tl.load(table + row).to(tl.pointer_type(tl.float32))
+    o = tl.arange(0, B)
+    tl.store(out + row * B + o, tl.load(source + o))
+
+
+def test_addresses_read_from_memory() -> None:
+    rows, out = [torch.randn(16) for _ in range(3)], torch.empty(3, 16)
+    through_a_table[(3,)](torch.tensor([row.data_ptr() for row in rows]), out, B=16)
+    assert torch.equal(out, torch.stack(rows))
+
+
+@triton.jit
+def five_dimensions(x, y):
+    v = tl.permute(tl.reshape(tl.load(x + tl.arange(0, 64)), (2, 2, 2, 2, 4)), (4, 2, 0, 3, 1))
+    tl.store(y + tl.arange(0, 64), tl.reshape(v, (64,)))
+    tl.store(y + 64 + tl.arange(0, 32), tl.reshape(tl.sum(v, axis=2), (32,)))
+
+
+def test_five_dimensions() -> None:
+    x, y = torch.randint(0, 9, (64,)).float(), torch.empty(96)
+    five_dimensions[(1,)](x, y)
+    v = x.reshape(2, 2, 2, 2, 4).permute(4, 2, 0, 3, 1)
+    assert torch.equal(y[:64], v.flatten())
+    assert torch.equal(y[64:], v.sum(2).flatten())

@@ -9,6 +9,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from runtime.cpu import compat
+from runtime.cpu.graph import HostGraph
 
 needs_block_pointers = pytest.mark.skipif(
     not compat.HAS_BLOCK_POINTERS, reason="this Triton's front end has no block pointers"
@@ -81,6 +82,18 @@ def test_descriptors_made_on_the_host() -> None:
     expected = torch.zeros(2, 20, 24)
     expected[0, :18, 4:20] = x[:18, 4:20] * 3
     assert torch.equal(y, expected)
+
+
+def test_host_descriptors_in_a_graph() -> None:
+    x, y = torch.zeros(20, 24), torch.zeros(1, 20, 24)
+    source, target = TensorDescriptor.from_tensor(x, [8, 16]), TensorDescriptor.from_tensor(y, [1, 8, 16])
+    graph = HostGraph()
+    with graph.capture():
+        host_descriptors[(3,)](source, 3.0, target)
+    assert graph.launches[0].tensors == (("source", x.data_ptr()), ("target", y.data_ptr()))
+    x.normal_()
+    graph.replay()
+    assert torch.equal(y[0, :, 4:20], x[:, 4:20] * 3)
 
 
 @triton.jit

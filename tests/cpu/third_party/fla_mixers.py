@@ -54,6 +54,20 @@ def _key_gated_delta() -> Inputs:
     return _unit_keys() | {"g": F.logsigmoid(torch.randn(B, T, H, K)), "beta": torch.rand(B, T, H)} | _state()
 
 
+def _sequences() -> Inputs:
+    """Two sequences of 37 and 63 tokens, twice as many value heads as key heads."""
+    inputs = _unit_keys() | {"v": torch.randn(B, T, 2 * H, V)}
+    gates = {"g": F.logsigmoid(torch.randn(B, T, 2 * H)), "beta": torch.rand(B, T, 2 * H)}
+    return inputs | gates | {"cu_seqlens": torch.tensor([0, 37, T])}
+
+
+def _naive_sequences(q, k, cu_seqlens, **others):
+    tokens = {"q": q.repeat_interleave(2, 2), "k": k.repeat_interleave(2, 2), **others}
+    bounds = zip(cu_seqlens.tolist(), cu_seqlens.tolist()[1:], strict=False)
+    parts = [{name: x[:, begin:end] for name, x in tokens.items()} for begin, end in bounds]
+    return torch.cat([naive_recurrent_gated_delta_rule(**part)[0] for part in parts], 1)
+
+
 def _delta() -> Inputs:
     return _unit_keys() | {"beta": torch.rand(B, T, H)} | _state()
 
@@ -118,6 +132,11 @@ CASES = [
     *_both(
         "fused_recurrent_gated_delta_rule", _gated_delta, _with_state(fused_recurrent_gated_delta_rule),
         _naive_gated_delta, backward=False,
+    ),
+    _case("chunk_gated_delta_rule_sequences", _sequences, _first(chunk_gated_delta_rule), _naive_sequences),
+    _case(
+        "fused_recurrent_gated_delta_rule_sequences", _sequences, _first(fused_recurrent_gated_delta_rule),
+        _naive_sequences, backward=False,
     ),
     # the library refuses f32 here
     _case("chunk_delta_rule", _delta, _with_state(chunk_delta_rule), _naive_delta, torch.bfloat16),

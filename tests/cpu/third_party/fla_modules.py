@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from fla.modules.activations import swiglu, swish
-from fla.modules.activations.ops import logsigmoid, sqrelu
+from fla.modules.activations.ops import logsigmoid
 from fla.modules.causal_conv1d import causal_conv1d, causal_conv1d_update
 from fla.modules.fused_cross_entropy.ops import cross_entropy_loss
 from fla.modules.fused_kl_div.ops import fused_kl_div_loss
@@ -140,7 +140,6 @@ CASES = [
     _case("token_shift", _x, token_shift, token_shift_ref),
     _case("rotary_embedding", _rotated, rotary_embedding, rotary_embedding_ref, fixed=frozenset({"cos", "sin"})),
     _case("swish", _x, lambda x: swish(x), lambda x: F.silu(x)),
-    _case("sqrelu", _x, lambda x: sqrelu(x), lambda x: F.relu(x).square()),
     _case("logsigmoid", _x, lambda x: logsigmoid(x, 2.0), lambda x: F.logsigmoid(x) / 2),
     _case("swiglu", _xy, lambda x, y: swiglu(x, y), lambda x, y: F.silu(x) * y),
     _case("swiglu", _xy, lambda x, y: swiglu(x, y), lambda x, y: F.silu(x) * y, dtype=torch.bfloat16),

@@ -97,6 +97,7 @@ def _swiglu_case(dtype: torch.dtype) -> Case:
 CASES = [
     _rms_case(torch.float32),
     _rms_case(torch.bfloat16),
+    _rms_case(torch.float16),
     _case(
         "fused_add_rms_norm", lambda: _normed() | {"residual": torch.randn(2, ROWS, D)},
         lambda x, weight, residual: LigerFusedAddRMSNormFunction.apply(x, residual, weight, EPS), _add_rms,
@@ -123,6 +124,7 @@ CASES = [
     ),
     _swiglu_case(torch.float32),
     _swiglu_case(torch.bfloat16),
+    _swiglu_case(torch.float16),
     _case("geglu", _ab, lambda a, b: LigerGELUMulFunction.apply(a, b),
           lambda a, b: F.gelu(a, approximate="tanh") * b),
     _case("relu_squared", lambda: {"x": torch.randn(ROWS, D)}, lambda x: LigerReLUSquaredFunction.apply(x),
