@@ -61,6 +61,10 @@ class Extent:
             target.size[d], target.stride[d] = size, stride
 
 
+#: For addresses nothing is known of: all but those that are surely wrong.
+ANYWHERE = Extent("memory", None, 1 << 16, _EVERYTHING)
+
+
 def extent_of(name: str, argument: Any, view: bool) -> Extent:
     """Of a tensor, of None (nothing may be touched), of an address given as an integer (anything may)."""
     if argument is None:

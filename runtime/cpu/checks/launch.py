@@ -9,7 +9,7 @@ from typing import Any
 
 from ..launcher import KernelLauncher, describe_descriptor
 from . import mode, report
-from .extents import CCheck, CExtent, Extent, extent_of
+from .extents import ANYWHERE, CCheck, CExtent, Extent, extent_of
 from .shadow import Shadow
 
 _RUN = ctypes.CFUNCTYPE(
@@ -71,7 +71,7 @@ class CheckedLauncher(KernelLauncher):
             raise report.error(self.checks, check.failure, extents, grid)
 
     def _extents(self, args: tuple, settings: mode.Settings) -> list[Extent]:
-        """One per argument of the kernel, empty where that is a number, then the memory given to `checked`."""
+        """One per kernel argument, empty where that is a number, then what addresses made of integers may touch."""
         view = settings.extent == "view"
         found = []
         for (name, argument), (_, type_) in zip(self.describe(args), self.leaves, strict=True):
@@ -80,6 +80,8 @@ class CheckedLauncher(KernelLauncher):
                 found += [extent_of(name, None, view)] * (len(describe_descriptor("", type_, "")) - 1)
             else:
                 found.append(extent_of(name, argument if type_.startswith("*") else None, view))
+        if settings.memory is None:
+            return [*found, ANYWHERE]
         return found + [extent_of(f"memory[{k}]", tensor, view) for k, tensor in enumerate(settings.memory)]
 
     def _written(self, extents: list[Extent]) -> list[Extent]:

@@ -22,7 +22,7 @@ class Settings:
     mode: str = ""
     extent: str = "view"
     same_value: bool = False
-    memory: tuple[Any, ...] = ()
+    memory: tuple[Any, ...] | None = None
 
 
 _current: ContextVar[Settings | None] = ContextVar("checks of the CPU backend", default=None)
@@ -42,16 +42,18 @@ def current() -> Settings:
 
 @contextlib.contextmanager
 def checked(
-    races: bool = False, *, extent: str = "view", same_value: bool = False, memory: tuple[Any, ...] = ()
+    races: bool = False, *, extent: str = "view", same_value: bool = False, memory: tuple[Any, ...] | None = None
 ) -> Iterator[None]:
     """Check every launch of this thread (and every host graph captured) inside the context.
 
     races: look for races between programs too. extent: what a pointer may touch, `view` (the elements its tensor names)
-    or `storage` (all of the tensor's storage). same_value: two programs may store the same value. memory: tensors the
-    kernels reach through addresses they compute from integers. Failing launches raise OutOfBounds or DataRace."""
+    or `storage` (all of the tensor's storage). same_value: two programs may store the same value. memory: check
+    addresses that kernels make of integers too, against the arguments and these tensors. Failing launches raise
+    OutOfBounds, OffsetOverflow, UninitialisedRead, DataRace or LaneConflict."""
     if extent not in ("view", "storage"):
         raise ValueError(f"extent must be 'view' or 'storage', not {extent!r}")
-    token = _current.set(Settings("race" if races else "bounds", extent, same_value, tuple(memory)))
+    mode, listed = "race" if races else "bounds", None if memory is None else tuple(memory)
+    token = _current.set(Settings(mode, extent, same_value, listed))
     try:
         yield
     finally:

@@ -355,10 +355,16 @@ def through_address(address, y, B: tl.constexpr):
 def test_addresses_made_of_integers() -> None:
     x, y = torch.randn(16), torch.empty(16)
     address = torch.tensor([x.data_ptr()])
-    found(OutOfBounds, "address", lambda: through_address[(1,)](address, y, B=16), lane=(0,))
-    with checked(memory=(x,)):
+    for memory in (None, (x,)):
+        y.zero_()
+        with checked(races=True, memory=memory):
+            through_address[(1,)](address, y, B=16)
+        assert torch.equal(x, y)
+    with checked(memory=(x[:10],)), pytest.raises(OutOfBounds) as caught:
         through_address[(1,)](address, y, B=16)
-    assert torch.equal(x, y)
+    assert (caught.value.fields["argument"], caught.value.fields["element"]) == ("memory[0]", 10)
+    address.fill_(64)
+    found(OutOfBounds, "address", lambda: through_address[(1,)](address, y, B=16), lane=(0,))
 
 
 # ---- overflow
