@@ -11,6 +11,7 @@ from triton._C.libtriton import ir, passes
 from triton.backends.compiler import BaseBackend, GPUTarget
 
 from . import compat, knobs, toolchain
+from .checks import mode
 from .emit.kernel import emit_kernel
 from .ttir.inline import inline_calls
 from .ttir.parser import parse_module
@@ -44,6 +45,7 @@ class CpuOptions:
     instrumentation_mode: str = compat.EXTRA_OPTIONS["instrumentation_mode"]
     fpsan_homomorphic_casts: bool = compat.EXTRA_OPTIONS["fpsan_homomorphic_casts"]
     ir_override: str | None = compat.EXTRA_OPTIONS["ir_override"]
+    check_mode: str = ""  # what STEPFORGE_CPU_CHECK or `checked` says
 
     def hash(self) -> str:
         key = repr([(f.name, getattr(self, f.name)) for f in fields(self)])
@@ -70,6 +72,8 @@ class CpuBackend(BaseBackend):
     def parse_options(self, options: dict) -> CpuOptions:
         known = {f.name for f in fields(CpuOptions)}
         given = {k: v for k, v in options.items() if k in known and v is not None and k not in _IGNORED}
+        if given.get("check_mode") not in mode.MODES:
+            given["check_mode"] = mode.current().mode  # else a compile thread got the options of the launching one
         return CpuOptions(**given)
 
     def pack_metadata(self, metadata: Any) -> tuple:
@@ -115,4 +119,5 @@ def to_c(module: Any, metadata: dict) -> str:
     """C source of an optimised module. Raises UnsupportedOp, MalformedIr, LocalMemoryExceeded."""
     metadata["name"] = module.get_entry_func_name()
     metadata.update(shared=0, global_scratch_size=0, profile_scratch_size=0)
-    return emit_kernel(inline_calls(parse_module(str(module))))
+    source, metadata["checks"] = emit_kernel(inline_calls(parse_module(str(module))), metadata["check_mode"])
+    return source

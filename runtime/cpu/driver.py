@@ -11,6 +11,8 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 
 from . import assertions, knobs, pool
+from .checks import mode
+from .checks.launch import CheckedLauncher
 from .launcher import KernelLauncher
 
 _C_NAMES = {
@@ -72,7 +74,7 @@ class CpuDriver(DriverBase):
     def __init__(self) -> None:
         super().__init__()
         self.utils = CpuUtils()
-        self.launcher_cls = KernelLauncher
+        self.launcher_cls = _launcher
 
     @classmethod
     def is_active(cls) -> bool:
@@ -87,7 +89,8 @@ class CpuDriver(DriverBase):
         return not torch.cuda.is_available()
 
     def get_current_device(self) -> int:
-        return 0
+        """The check mode's number: Triton keeps the compiled kernels of each device apart."""
+        return mode.MODES.index(mode.current().mode)
 
     def set_current_device(self, device: int) -> None:
         pass
@@ -119,6 +122,10 @@ class CpuDriver(DriverBase):
 
     def clear_cache(self, cache: Any) -> None:
         cache.zero_()
+
+
+def _launcher(source: Any, metadata: Any) -> KernelLauncher:
+    return (CheckedLauncher if metadata.check_mode else KernelLauncher)(source, metadata)
 
 
 def _benchmark(function: Callable, *, quantiles: Sequence[float] | None = None, **options: Any) -> Any:

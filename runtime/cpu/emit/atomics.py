@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ..analysis.placement import Place
 from ..ttir.ir import Op
+from .checks import guarded
 from .ctypes import c_type, c_unsigned, narrow, widen
 from .emitter import Emitter, emits
 from .nest import At, Index, Loop, Nest, flat
@@ -49,7 +50,8 @@ def _each_element(e: Emitter, op: Op, old: Callable[[Nest, Index], tuple[str, st
     expression, allowed = old(nest, index)
     into = "" if target is None else f"{target}[{flat(shape, index)}] = " if tensor else f"{target} = "
     otherwise = f" else {into}0;" if into and allowed != "1" else ""
-    nest.levels[-1].append(f"if ({allowed}) {{ {into}{expression}; }}{otherwise}")
+    access = guarded(nest, op, index, f"{into}{expression};")
+    nest.levels[-1].append(f"if ({allowed}) {{ {access} }}{otherwise}")
     # several elements may hit one address: the loops must not be declared free of dependences
     loops = [Loop(name, size) for name, size in zip(names, shape, strict=True)]
     e.write("{", *nest.loops(loops, independent=False), "}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..ttir.ir import Op
+from .checks import guarded
 from .ctypes import c_type, literal
 from .emitter import Emitter, emits
 from .nest import ZERO, Index, Nest
@@ -36,6 +37,8 @@ def load(e: Emitter, op: Op) -> None:
         return
     pointer, *rest = (e.names[operand] for operand in op.operands)
     elem = c_type(op.result.type.elem)
+    if e.checks:
+        e.write(f"if ({rest[0]}) {e.checks.scalar(e, op)}" if rest else e.checks.scalar(e, op))
     code = f"*({pointer})"
     if op.attrs.get("isVolatile") == "true":
         code = f"*(volatile {elem} *)({pointer})"
@@ -48,18 +51,23 @@ def load(e: Emitter, op: Op) -> None:
 def store(e: Emitter, op: Op) -> None:
     pointer, value, *rest = op.operands
     mask = rest[0] if rest else None
+    if e.checks:
+        e.write("check->instance++;")
     if not pointer.type.is_tensor:
         condition = f"if ({e.names[mask]}) " if mask else ""
-        e.write(f"{condition}*({e.names[pointer]}) = {e.scalar(value)};")
+        access = f"*({e.names[pointer]}) = {e.scalar(value)};"
+        if e.checks:
+            access = f"{{ {e.checks.scalar(e, op, e.scalar(value))} {access} }}"
+        e.write(condition + access)
         return
 
     def build(nest: Nest, index: Index) -> None:
         element, address = nest.at(value, index).code, nest.at(pointer, index).code
         allowed = nest.mask(mask, index) if mask else None
         condition = f"if ({allowed.code}) " if allowed is not None else ""
-        nest.levels[-1].append(f"{condition}*({address}) = {element};")
+        nest.levels[-1].append(condition + guarded(nest, op, index, f"*({address}) = {element};", element))
 
-    e.loop_nest(pointer.type.dims, build, e.placement.strides.innermost(pointer))
+    e.loop_nest(pointer.type.dims, build, None if e.checks else e.placement.strides.innermost(pointer))
 
 
 @emits("llvm.intr.assume", "tt.debug_barrier", "gpu.barrier", "ttg.barrier")

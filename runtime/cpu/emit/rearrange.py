@@ -10,15 +10,17 @@ from .nest import At, Index, Nest, flat
 @emits("tt.gather")
 def gather(e: Emitter, op: Op) -> None:
     source, indices = op.operands
-    axis, table = int(op.attrs["axis"]), e.stored(source)
+    axis, table, shape = int(op.attrs["axis"]), e.stored(source), op.result.type.dims
     target = e.allocate(op.result)
 
     def build(nest: Nest, index: Index) -> None:
         picked = At(f"({nest.at(indices, index).code})", len(index))
+        if e.checks:
+            nest.levels[-1].append(e.checks.lane_of_tile(op, picked.code, source.type.dims[axis], flat(shape, index)))
         position = flat(source.type.dims, (*index[:axis], picked, *index[axis + 1 :]))
-        nest.levels[-1].append(f"{target}[{flat(op.result.type.dims, index)}] = {table}[{position}];")
+        nest.levels[-1].append(f"{target}[{flat(shape, index)}] = {table}[{position}];")
 
-    e.loop_nest(op.result.type.dims, build)
+    e.loop_nest(shape, build)
 
 
 @emits("tt.cat")
