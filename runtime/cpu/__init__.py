@@ -6,7 +6,33 @@ module imports nothing of Triton, so it can be imported while Triton itself is b
 
 from __future__ import annotations
 
-from .errors import CpuBackendError, GraphStateError, UnsupportedOp
+from .checks.mode import checked
+from .checks.poison import poison
+from .errors import (
+    CpuBackendError,
+    DataRace,
+    GraphStateError,
+    LaneConflict,
+    OffsetOverflow,
+    OutOfBounds,
+    UninitialisedRead,
+    UnsupportedOp,
+)
 from .pool import get_num_threads, set_num_threads
+from .profiling import profile
 
-__all__ = ["CpuBackendError", "GraphStateError", "UnsupportedOp", "get_num_threads", "set_num_threads"]
+__all__ = [
+    "CpuBackendError",
+    "DataRace",
+    "GraphStateError",
+    "LaneConflict",
+    "OffsetOverflow",
+    "OutOfBounds",
+    "UninitialisedRead",
+    "UnsupportedOp",
+    "checked",
+    "get_num_threads",
+    "poison",
+    "profile",
+    "set_num_threads",
+]

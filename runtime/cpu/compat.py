@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from triton._C.libtriton import passes
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 #: Fields that some Triton versions expect among a backend's options or metadata, with the value that means "unused".
 EXTRA_OPTIONS: dict[str, Any] = {
@@ -14,9 +15,17 @@ EXTRA_OPTIONS: dict[str, Any] = {
 }
 
 
+#: Flags of a tensor descriptor that a kernel receives after its strides. 3.7 added the second.
+DESCRIPTOR_FLAGS = ("padding == 'nan'", "round_f32_to_tf32")[: 1 + hasattr(TensorDescriptor, "round_f32_to_tf32")]
+
+
+#: Block pointers are gone in 3.9.
+HAS_BLOCK_POINTERS = hasattr(passes.ttir, "add_rewrite_tensor_pointer")
+
+
 def rewrite_tensor_pointer(pass_manager: Any) -> None:
-    """Block pointers, gone in 3.9."""
-    if hasattr(passes.ttir, "add_rewrite_tensor_pointer"):
+    """Turn block pointers into tensors of pointers."""
+    if HAS_BLOCK_POINTERS:
         passes.ttir.add_rewrite_tensor_pointer(pass_manager)
 
 

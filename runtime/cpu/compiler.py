@@ -11,6 +11,7 @@ from triton._C.libtriton import ir, passes
 from triton.backends.compiler import BaseBackend, GPUTarget
 
 from . import compat, knobs, toolchain
+from .checks import mode
 from .emit.kernel import emit_kernel
 from .ttir.inline import inline_calls
 from .ttir.parser import parse_module
@@ -20,6 +21,8 @@ from .ttir.parser import parse_module
 class CpuOptions:
     """Options of a launch. `debug` and `sanitize_overflow` reach the front end; warps, stages, CTAs mean nothing here.
 
+    Overflow is checked in debug mode alone.
+
     enable_fp_fusion is accepted and has no effect: nothing is ever contracted (write tl.fma for a fused operation)."""
 
     num_warps: int = 1
@@ -28,7 +31,7 @@ class CpuOptions:
     num_stages: int = 1
     extern_libs: dict | None = None
     debug: bool = False
-    sanitize_overflow: bool = False
+    sanitize_overflow: bool = True
     arch: str = "native"
     supported_fp8_dtypes: tuple[str, ...] = ()
     deprecated_fp8_dot_operand_dtypes: tuple[str, ...] = ()
@@ -42,6 +45,7 @@ class CpuOptions:
     instrumentation_mode: str = compat.EXTRA_OPTIONS["instrumentation_mode"]
     fpsan_homomorphic_casts: bool = compat.EXTRA_OPTIONS["fpsan_homomorphic_casts"]
     ir_override: str | None = compat.EXTRA_OPTIONS["ir_override"]
+    check_mode: str = ""  # what STEPFORGE_CPU_CHECK or `checked` says
 
     def hash(self) -> str:
         key = repr([(f.name, getattr(self, f.name)) for f in fields(self)])
@@ -68,6 +72,8 @@ class CpuBackend(BaseBackend):
     def parse_options(self, options: dict) -> CpuOptions:
         known = {f.name for f in fields(CpuOptions)}
         given = {k: v for k, v in options.items() if k in known and v is not None and k not in _IGNORED}
+        if given.get("check_mode") not in mode.MODES:
+            given["check_mode"] = mode.current().mode  # else a compile thread got the options of the launching one
         return CpuOptions(**given)
 
     def pack_metadata(self, metadata: Any) -> tuple:
@@ -113,4 +119,5 @@ def to_c(module: Any, metadata: dict) -> str:
     """C source of an optimised module. Raises UnsupportedOp, MalformedIr, LocalMemoryExceeded."""
     metadata["name"] = module.get_entry_func_name()
     metadata.update(shared=0, global_scratch_size=0, profile_scratch_size=0)
-    return emit_kernel(inline_calls(parse_module(str(module))))
+    source, metadata["checks"] = emit_kernel(inline_calls(parse_module(str(module))), metadata["check_mode"])
+    return source

@@ -10,7 +10,9 @@ from typing import Any
 from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 
-from . import knobs, pool
+from . import assertions, knobs, pool
+from .checks import mode
+from .checks.launch import CheckedLauncher
 from .launcher import KernelLauncher
 
 _C_NAMES = {
@@ -25,7 +27,9 @@ class CpuUtils:
     def load_binary(self, name: str, kernel: bytes, shared: int, device: int) -> tuple[ctypes.CDLL, int, int, int, int]:
         """Module, function address, registers, spills, maximum threads."""
         module = pool.load_object(name, kernel)
-        return module, ctypes.cast(module.cp_run, ctypes.c_void_p).value, 0, 0, 1 << 30
+        function = ctypes.cast(module.cp_run, ctypes.c_void_p).value
+        assertions.watch(name, function, module)
+        return module, function, 0, 0, 1 << 30
 
     def unload_module(self, module: ctypes.CDLL) -> None:
         """Kernels stay loaded: host graphs may hold their addresses."""
@@ -37,13 +41,40 @@ class CpuUtils:
         }  # fmt: skip
 
 
+class DeviceInterface:
+    """What `triton.testing.do_bench` uses of torch.cuda: launches here are complete when they return."""
+
+    class Event:
+        def __init__(self, enable_timing: bool = True) -> None:
+            self._seconds = 0.0
+
+        def record(self, stream: Any = None) -> None:
+            self._seconds = time.perf_counter()
+
+        def elapsed_time(self, end: DeviceInterface.Event) -> float:
+            """Milliseconds, never zero: callers divide by it."""
+            return max((end._seconds - self._seconds) * 1e3, 1e-6)
+
+    @staticmethod
+    def synchronize(device: Any = None) -> None:
+        pass
+
+    @staticmethod
+    def current_device() -> int:
+        return 0
+
+    @staticmethod
+    def device_count() -> int:
+        return 1
+
+
 class CpuDriver(DriverBase):
     """Active when torch has no GPU, or when TRITON_DEFAULT_BACKEND=cpu."""
 
     def __init__(self) -> None:
         super().__init__()
         self.utils = CpuUtils()
-        self.launcher_cls = KernelLauncher
+        self.launcher_cls = _launcher
 
     @classmethod
     def is_active(cls) -> bool:
@@ -58,7 +89,8 @@ class CpuDriver(DriverBase):
         return not torch.cuda.is_available()
 
     def get_current_device(self) -> int:
-        return 0
+        """The check mode's number: Triton keeps the compiled kernels of each device apart."""
+        return mode.MODES.index(mode.current().mode)
 
     def set_current_device(self, device: int) -> None:
         pass
@@ -74,10 +106,8 @@ class CpuDriver(DriverBase):
 
         return torch.device("cpu")
 
-    def get_device_interface(self) -> Any:
-        import torch
-
-        return torch.cpu
+    def get_device_interface(self) -> type[DeviceInterface]:
+        return DeviceInterface
 
     def map_python_to_cpp_type(self, ty: str) -> str:
         return "void*" if ty[0] == "*" else _C_NAMES.get(ty, ty)
@@ -92,6 +122,10 @@ class CpuDriver(DriverBase):
 
     def clear_cache(self, cache: Any) -> None:
         cache.zero_()
+
+
+def _launcher(source: Any, metadata: Any) -> KernelLauncher:
+    return (CheckedLauncher if metadata.check_mode else KernelLauncher)(source, metadata)
 
 
 def _benchmark(function: Callable, *, quantiles: Sequence[float] | None = None, **options: Any) -> Any:

@@ -57,7 +57,7 @@ class CompilerMissing(CpuBackendError):
 
     code = "cpu-no-compiler"
     message = (
-        "C compiler {cc!r} not found: running Triton kernels on CPU needs gcc 12 or newer. "
+        "C compiler {cc!r} not found: running Triton kernels on CPU needs gcc 12 or newer, or clang 19. "
         "Install it or set STEPFORGE_CPU_CC"
     )
 
@@ -67,6 +67,13 @@ class CompilationFailed(CpuBackendError):
 
     code = "cpu-compilation-failed"
     message = "{cc} failed on {name}:\n{stderr}"
+
+
+class DeviceAssertFailed(CpuBackendError):
+    """A tl.device_assert did not hold; programs of the launch that had not started did not run."""
+
+    code = "cpu-device-assert"
+    message = "{location}: kernel {kernel}: device_assert failed in program {program}: {text}"
 
 
 class KernelDamaged(CpuBackendError):
@@ -81,3 +88,54 @@ class GraphStateError(CpuBackendError):
 
     code = "cpu-graph-state"
     message = "HostGraph: {reason}"
+
+
+class OutOfBounds(CpuBackendError):
+    """Check mode: an access outside of the memory its argument gives access to. It did not happen.
+
+    `fields`: kernel, location, op, program, lane, shape, argument, element, low, high (element range allowed)."""
+
+    code = "cpu-out-of-bounds"
+    message = (
+        "{location}: kernel {kernel}: {op} out of bounds: {where}: {offset_text} of {argument}, "
+        "allowed {allowed}{detail}{source}"
+    )
+
+
+class OffsetOverflow(OutOfBounds):
+    """Check mode: an access whose i32 offset wrapped. `fields` also: link (file:line of the operation), exact."""
+
+    code = "cpu-offset-overflow"
+    message = (
+        "{location}: kernel {kernel}: the i32 offset of this {op} overflowed: {where}: the {link_op} at {link} gives "
+        "{exact}, which wraps: {offset_text} of {argument}, allowed {allowed}; compute it in tl.int64{link_source}"
+    )
+
+
+class UninitialisedRead(CpuBackendError):
+    """Check mode: a load of an element that nothing has written since `poison`. `fields`: as of OutOfBounds."""
+
+    code = "cpu-uninitialised-read"
+    message = "{location}: kernel {kernel}: {op} of memory nobody wrote: {where}: {offset_text} of {argument}{source}"
+
+
+class LaneConflict(CpuBackendError):
+    """Race mode: lanes of one store give one element different values. `fields`: as of OutOfBounds; lane: the later."""
+
+    code = "cpu-lane-conflict"
+    message = (
+        "{location}: kernel {kernel}: {where}: stores another value to {offset_text} of {argument} than an earlier "
+        "lane of the same store{source}"
+    )
+
+
+class DataRace(CpuBackendError):
+    """Check mode: two programs of one launch touch one element, at least one writes, and no atomic orders them.
+
+    `fields`: as of OutOfBounds, and other_program, other_op, other_location."""
+
+    code = "cpu-data-race"
+    message = (
+        "{location}: kernel {kernel}: race on {offset_text} of {argument}: {op} by {where}, {other_op} by program "
+        "{other_program} at {other_location}, and no atomic orders them{source}{other_source}"
+    )

@@ -15,13 +15,14 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from . import launcher, pool
+from . import assertions, launcher, pool, profiling
 from .errors import GraphStateError
 
 _RECORD = struct.Struct("=QQIII12x")  # cp_launch of native/pool.h
@@ -46,8 +47,11 @@ class HostGraph:
         self.launches: list[Launch] = []
         self._state = "new"
         self._addresses: list[int] = []
+        self._watched: list[int] = []
         self._packed: list[ctypes.Array] = []
         self._alive: list[tuple] = []
+        self._runs: list[Callable[[], None]] = []
+        self._checked = False
         self._records = ctypes.create_string_buffer(0)
         self._where = 0
         self._run = None
@@ -103,6 +107,8 @@ class HostGraph:
         self._addresses.append(function)
         self._packed.append(ctypes.create_string_buffer(packed, max(len(packed), 8)))
         self._alive.append(args)
+        self._runs.append(source.bound(function, packed, grid, args))
+        self._checked |= source.checked
 
     def _freeze(self) -> None:
         content = b"".join(
@@ -111,14 +117,39 @@ class HostGraph:
         )
         self._records = ctypes.create_string_buffer(content, max(len(content), 8))
         self._where = ctypes.addressof(self._records)
+        self._watched = [function for function in dict.fromkeys(self._addresses) if function in assertions.watched]
         self._run = pool.library().cp_run_launches
         self._state = "ready"
 
     def replay(self) -> None:
-        """Run all launches in order and wait for the last one. Raises GraphStateError before capture."""
+        """Run all launches in order and wait for the last one. Launches captured in check mode are checked one by one.
+
+        Raises GraphStateError before capture, DeviceAssertFailed after a launch whose device_assert failed, and what
+        checks find."""
         if self._run is None:
             raise GraphStateError(reason=f"replay of a graph that is {self._state}")
-        self._run(self._where, len(self.launches), None)
+        profile = profiling.current
+        times = None if profile is None else (ctypes.c_int64 * (len(self.launches) + 1))()
+        self._run_all(times)
+        if profile is not None:
+            profile.add_replay([launch.name for launch in self.launches], times)
+
+    def _run_all(self, times: ctypes.Array | None) -> None:
+        if self._checked:
+            self._run_one_by_one(times)
+        else:
+            self._run(self._where, len(self.launches), times)
+        if self._watched:
+            assertions.raise_failures(self._watched)
+
+    def _run_one_by_one(self, times: ctypes.Array | None) -> None:
+        """As cp_run_launches, with checks."""
+        for k, run in enumerate(self._runs):
+            if times is not None:
+                times[k] = time.monotonic_ns()
+            run()
+        if times is not None:
+            times[len(self._runs)] = time.monotonic_ns()
 
     def profile(self, repeats: int = 20) -> list[tuple[str, float]]:
         """Kernel name and median seconds of each launch over `repeats` replays, from its start to that of the next."""
@@ -128,7 +159,7 @@ class HostGraph:
         times = (ctypes.c_int64 * (count + 1))()
         samples: list[list[int]] = [[] for _ in range(count)]
         for _ in range(repeats):
-            self._run(self._where, count, times)
+            self._run_all(times)
             for k in range(count):
                 samples[k].append(times[k + 1] - times[k])
         return [(launch.name, median(sample) * 1e-9) for launch, sample in zip(self.launches, samples, strict=True)]

@@ -70,6 +70,20 @@ def spin_microseconds() -> int:
     return max(0, _integer("STEPFORGE_CPU_SPIN_US", 50))
 
 
+#: Words of STEPFORGE_CPU_CHECK, separated by commas; `0` and nothing mean no checks.
+CHECK_WORDS = ("1", "bounds", "race", "storage", "same-value")
+
+
+def check() -> tuple[str, ...]:
+    """STEPFORGE_CPU_CHECK: check memory accesses; see "Find bugs" in docs/cpu-backend.md."""
+    text = os.environ.get("STEPFORGE_CPU_CHECK", "").strip().lower()
+    words = tuple(word.strip() for word in text.split(",") if word.strip() not in ("", "0"))
+    for word in words:
+        if word not in CHECK_WORDS:
+            raise BadKnob(name="STEPFORGE_CPU_CHECK", value=text, allowed=f"0, or some of {', '.join(CHECK_WORDS)}")
+    return words
+
+
 def object_dir() -> str | None:
     """STEPFORGE_CPU_OBJECT_DIR: keep loaded kernels as files there, for profilers and debuggers."""
     return os.environ.get("STEPFORGE_CPU_OBJECT_DIR") or None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
-from . import pool
+from . import assertions, compat, pool, profiling
 
 #: How each argument is packed into 8 bytes (see emit/kernel.py).
 _FORMATS = {
@@ -37,18 +39,31 @@ def _address(argument: Any) -> int:
 
 def _compile_packer(leaves: list[tuple[tuple[int, ...], str]], pointer: str) -> Callable[[tuple], bytes]:
     """A function `args -> bytes` for one signature, made from text because this is the cost of every launch."""
-    parts = []
+    fields: list[tuple[str, str]] = []
     for path, type_ in leaves:
         item = "args" + "".join(f"[{k}]" for k in path)
-        parts.append(pointer.format(item) if type_.startswith("*") else item)
-    layout = "=" + "".join("Q" if type_.startswith("*") else _FORMATS[type_] for _, type_ in leaves)
+        if type_.startswith("tensordesc"):
+            fields += describe_descriptor(item, type_, pointer)
+        else:
+            fields.append((pointer.format(item), "Q") if type_.startswith("*") else (item, _FORMATS[type_]))
+    layout = "=" + "".join(layout for _, layout in fields)
     namespace = {"pack": struct.Struct(layout).pack, "address": _address}
-    exec(f"def packer(args):\n    return pack({', '.join(parts)})", namespace)
+    exec(f"def packer(args):\n    return pack({', '.join(part for part, _ in fields)})", namespace)
     return namespace["packer"]
+
+
+def describe_descriptor(item: str, type_: str, pointer: str) -> list[tuple[str, str]]:
+    """A tensor descriptor `tensordesc<fp32[8, 8]>`: base, shape, strides, flags, and shape and strides once more."""
+    dims = range(type_.count(",") + 1)
+    extent = [(f"{item}.shape[{d}]", "q") for d in dims] + [(f"{item}.strides[{d}]", "q") for d in dims]
+    flags = [(f"{item}.{flag}", "q") for flag in compat.DESCRIPTOR_FLAGS]
+    return [(pointer.format(f"{item}.base"), "Q"), *extent, *flags, *extent]
 
 
 class KernelLauncher:
     """Triton calls it as (gx, gy, gz, stream, function, packed metadata, launch metadata, enter, exit, *arguments)."""
+
+    checked = False
 
     def __init__(self, source: Any, metadata: Any) -> None:
         self.name: str = metadata.name
@@ -58,12 +73,21 @@ class KernelLauncher:
         self._pack_any = _compile_packer(self.leaves, "address({})")
 
     def describe(self, args: tuple) -> Iterator[tuple[str, Any]]:
-        """(parameter, argument) of every run-time argument; elements of tuples share their parameter's name."""
-        for path, _ in self.leaves:
+        """(parameter, argument) of every run-time argument: elements of tuples share their parameter's name, a tensor
+        descriptor gives its tensor."""
+        for path, type_ in self.leaves:
             value: Any = args
             for k in path:
                 value = value[k]
-            yield self.parameters[path[0]], value
+            yield self.parameters[path[0]], value.base if type_.startswith("tensordesc") else value
+
+    def run(self, function: int, packed: bytes, grid: tuple[int, int, int], args: tuple) -> None:
+        """One launch; `args` are the tensors and numbers that `packed` was made from."""
+        pool.run_one(function, packed, *grid)
+
+    def bound(self, function: int, packed: bytes, grid: tuple[int, int, int], args: tuple) -> Callable[[], None]:
+        """The same launch, to be run later and again."""
+        return partial(self.run, function, packed, grid, args)
 
     def __call__(
         self, gx: int, gy: int, gz: int, stream: int, function: int, packed_metadata: Any, launch_metadata: Any,
@@ -77,6 +101,14 @@ class KernelLauncher:
             return
         if enter_hook is not None:
             enter_hook(launch_metadata)
-        pool.run_one(function, packed, gx, gy, gz)
+        profile = profiling.current
+        if profile is None:
+            self.run(function, packed, (gx, gy, gz), args)
+        else:
+            start = time.perf_counter_ns()
+            self.run(function, packed, (gx, gy, gz), args)
+            profile.add(self.name, time.perf_counter_ns() - start)
+        if function in assertions.watched:
+            assertions.raise_failures((function,))
         if exit_hook is not None:
             exit_hook(launch_metadata)

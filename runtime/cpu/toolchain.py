@@ -21,6 +21,8 @@ KERNEL_FLAGS = (
     "-O3", "-std=gnu11", "-fPIC", "-shared", "-w", "-mprefer-vector-width=512", "-ffp-contract=off", "-fno-math-errno",
     "-fno-trapping-math", "-fno-strict-aliasing", "-fno-loop-unroll-and-jam", "-fno-tree-loop-distribute-patterns",
 )  # fmt: skip
+#: Unknown to clang.
+GCC_FLAGS = ("-fno-loop-unroll-and-jam", "-fno-tree-loop-distribute-patterns")
 #: Ends every shared object made here, before the sha256 of all that precedes it. Loaders ignore what follows an ELF.
 SEAL = b"cp-seal1"
 SEAL_BYTES = len(SEAL) + hashlib.sha256().digest_size
@@ -44,9 +46,16 @@ def compiler() -> str:
     return found
 
 
+@functools.lru_cache
+def _is_clang(path: str) -> bool:
+    return b"clang" in subprocess.run([path, "--version"], capture_output=True, check=False).stdout
+
+
 def kernel_flags() -> list[str]:
     settings = knobs.compile_knobs()
     flags = [f for f in KERNEL_FLAGS if settings.isa != "baseline" or not f.startswith("-mprefer")]
+    if _is_clang(compiler()):
+        flags = [f for f in flags if f not in GCC_FLAGS]
     return [*flags, *_ISA_FLAGS[settings.isa], *settings.extra_cflags]
 
 
@@ -58,7 +67,8 @@ def fingerprint() -> str:
         if path.suffix in (".py", ".h", ".c"):
             digest.update(path.relative_to(PACKAGE).as_posix().encode() + b"\0" + path.read_bytes())
     digest.update(" ".join(kernel_flags()).encode())
-    for arguments in (["--version"], [*_ISA_FLAGS[knobs.compile_knobs().isa], "-Q", "--help=target"]):
+    target = ["-dM", "-E", "-x", "c", "/dev/null"] if _is_clang(compiler()) else ["-Q", "--help=target"]
+    for arguments in (["--version"], [*_ISA_FLAGS[knobs.compile_knobs().isa], *target]):
         result = subprocess.run([compiler(), *arguments], capture_output=True, check=False)
         digest.update(result.stdout)
     return digest.hexdigest()

@@ -47,15 +47,16 @@ LOAD, SLOW = 1, 2
 class Placement:
     """Result of the analysis. `place` is read and updated by the emitter as it stores tensors."""
 
-    def __init__(self, function: Function) -> None:
-        self.function = function
+    def __init__(self, function: Function, keep_loads: bool = False) -> None:
+        """keep_loads: for checked kernels, every load runs at its own place, whole, and offsets wrap."""
+        self.function, self.keep_loads = function, keep_loads
         self.inductions = find_inductions(function)
         self.effects = Effects(function)
         self.strides = Strides({value: ind.initial for value, ind in self.inductions.items()})
         self.corners = Corners(self.inductions)
         ops = list(function.walk())
         self.panels = find_panels([op for op in ops if op.name == "tt.dot"], self.strides, self.effects)
-        self.addresses = _address_values(ops)
+        self.addresses = set() if keep_loads else address_values(ops)
         self.place = self._initial_places(ops)
         self.updates = find_updates(function, self._is_elementwise)
         self.stored: set[Value] = set()
@@ -101,6 +102,9 @@ class Placement:
                 self.fused_updates[value] = reduction
             else:
                 self.stored.add(value)
+            return
+        if op.name == "tt.load" and self.keep_loads:
+            self.stored.add(value)
             return
         cost = self._cost(value)
         if cost == 0 or self._is_panel_view(value):
@@ -214,7 +218,7 @@ def _storage(value: Value) -> Place:
     return Place.ARRAY if value.type.is_tensor else Place.SCALAR
 
 
-def _address_values(ops: list[Op]) -> set[Value]:
+def address_values(ops: list[Op]) -> set[Value]:
     """Integer values that only feed pointer arithmetic linearly: these may not wrap, so C may use signed arithmetic."""
     marked: set[Value] = set()
     pending = [op.operands[1] for op in ops if op.name == "tt.addptr"]

@@ -22,7 +22,8 @@ def dot(e: Emitter, op: Op) -> None:
         _dot_bf16(e, op, target)
     else:
         e.include("dot.h")
-        _dot_any(e, op, target)
+        emit = _dot_f16 if op.result.type.elem == "f16" else _dot_any
+        emit(e, op, target)
 
 
 def _accumulator(e: Emitter, op: Op) -> str:
@@ -37,10 +38,20 @@ def _accumulator(e: Emitter, op: Op) -> str:
     return e.names[op.result]
 
 
-def _dot_any(e: Emitter, op: Op, target: str) -> None:
+def _dot_f16(e: Emitter, op: Op, target: str) -> None:
+    """An f16 accumulator: the product is accumulated in f32 and rounded once at the end."""
+    count, i = op.result.type.numel, e.fresh("i")
+    exact = e.array("f32", count)
+    e.write(f"for (int {i} = 0; {i} < {count}; {i}++) {exact}[{i}] = (float){target}[{i}];")
+    _dot_any(e, op, exact, "f32")
+    e.write(f"for (int {i} = 0; {i} < {count}; {i}++) {target}[{i}] = (_Float16){exact}[{i}];")
+
+
+def _dot_any(e: Emitter, op: Op, target: str, elem: str = "") -> None:
+    """`target` is an array of `elem`, the type of the result unless given."""
     left, right, _ = op.operands
     rows, depth = left.type.dims[-2:]
-    columns, elem = right.type.dims[-1], op.result.type.elem
+    columns, elem = right.type.dims[-1], elem or op.result.type.elem
     a, b = _converted(e, left, elem), _converted(e, right, elem)
     for batch in range(left.type.numel // (rows * depth)):
         args = f"{a} + {batch * rows * depth}, {b} + {batch * depth * columns}, {target} + {batch * rows * columns}"

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..ttir.ir import BITS, Op
-from ..ttir.verify import libdevice_name
 from .ctypes import c_type, c_unsigned, narrow, wide, widen
 
 
@@ -88,12 +87,6 @@ def _clamp(e: Element) -> str:
     return narrow(e.elem, f"cp_min{kind}_{f}(cp_max{kind}_{f}({x}, {low}), {high})")
 
 
-def _libdevice(e: Element) -> str:
-    name = libdevice_name(e.op)
-    name = {"fabs": "abs", "fast_exp": "exp", "fast_tanh": "tanh"}.get(name, name)
-    return _float_call(name)(e)
-
-
 def _float_compare(e: Element) -> str:
     predicate = e.op.attrs["words"][0]
     a, b = e.floats()
@@ -111,7 +104,6 @@ def _float_compare(e: Element) -> str:
 
 
 _define("tt.clampf", _clamp)
-_define("tt.extern_elementwise", _libdevice)
 _define("arith.cmpf", _float_compare)
 
 # ---- integers
@@ -215,7 +207,7 @@ def _float_to_float(e: Element) -> str:
     if source == "f64":
         return f"((float)({x}))" if target == "f32" else narrow(target, f"cp_f64_f32_odd({x})")
     if e.op.attrs.get("rounding") == "rtz":
-        return f"cp_f32_bf16_rtz({widen(source, x)})"
+        return f"cp_f32_{target}_rtz({x})"
     return f"((double)({widen(source, x)}))" if target == "f64" else narrow(target, widen(source, x))
 
 

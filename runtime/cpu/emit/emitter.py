@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from ..analysis.placement import Place, Placement
 from ..errors import LocalMemoryExceeded
-from ..ttir.ir import Block, Function, Op, Value
+from ..ttir.ir import Block, Function, Op, Value, words
+from .checks import Checks
 from .ctypes import c_type, size_of, widen
 from .elementwise import expression
 from .nest import ZERO, At, Index, Loop, Nest, flat
@@ -15,6 +17,12 @@ from .nest import ZERO, At, Index, Loop, Nest, flat
 #: Arrays live on the stack, up to this size each and in total; others share a per-thread arena.
 STACK_ARRAY_BYTES, STACK_BYTES = 64 << 10, 256 << 10
 ARENA_LIMIT_BYTES = 64 << 20
+
+#: `%row_3` and `%row` were both called row.
+_SOURCE_NAME = re.compile(r"%([A-Za-z][A-Za-z0-9_]*?)(?:_\d+)?(?:#\d+)?")
+_SILENT = words(
+    "arith.constant tt.make_range tt.splat tt.broadcast tt.expand_dims tt.get_program_id tt.return scf.yield"
+)
 
 Emit = Callable[["Emitter", Op], None]
 STATEMENTS: dict[str, Emit] = {}
@@ -33,23 +41,39 @@ def emits(*names: str) -> Callable[[Emit], Emit]:
 class Emitter:
     """Emits one function. `place` and `names` describe where each value lives at this point of the program."""
 
-    def __init__(self, function: Function) -> None:
+    def __init__(self, function: Function, check: str = "") -> None:
         self.function = function
-        self.placement = Placement(function)
+        self.checks = Checks(function, check) if check else None
+        self.placement = Placement(function, keep_loads=bool(check))
         self.place: dict[Value, Place] = self.placement.place
         self.names: dict[Value, str] = {}
         self.in_place_accumulators: dict[Op, Value] = {}
         self.headers = ["kernel.h"]
+        #: (location, message) of every device_assert; the kernel reports a failure by its number.
+        self.assertions: list[tuple[str, str]] = []
         self.stack_bytes = self.arena_bytes = 0
         self.lines: list[str] = []
         self._declarations: list[int] = [0]
         self._counter = 0
+        self._mentioned = ""
 
     # ---- text
 
     def fresh(self, prefix: str) -> str:
         self._counter += 1
         return f"{prefix}{self._counter}"
+
+    def name(self, value: Value, prefix: str) -> str:
+        """A fresh name that shows what the kernel's source calls `value`; `prefix` where the source has no name."""
+        named = _SOURCE_NAME.fullmatch(value.name)
+        return self.fresh(f"{named.group(1)}_" if named else prefix)
+
+    def mention(self, op: Op) -> None:
+        """A comment with the source line of what follows, when it is another one than before."""
+        place = op.location.split(" <- ")[0].rsplit(":", 1)[0].rsplit("/", 1)[-1]
+        if ":" in place and place != self._mentioned and "*/" not in place:
+            self._mentioned = place
+            self.write(f"/* {place} */")
 
     def write(self, *lines: str) -> None:
         self.lines.extend(lines)
@@ -71,11 +95,31 @@ class Emitter:
         self._declarations.pop()
         self.write("}")
 
+    @contextmanager
+    def captured(self) -> Iterator[list[str]]:
+        """Collect what is written, declarations first, instead of adding it to the program."""
+        before, self.lines = self.lines, []
+        self._declarations.append(0)
+        yield self.lines
+        self._declarations.pop()
+        self.lines = before
+
+    def apply(self, region: Block, arguments: list[str]) -> tuple[list[str], list[str]]:
+        """Statements and results of a region of scalars, given a C expression per argument."""
+        self.names.update(zip(region.args, arguments, strict=True))
+        with self.captured() as statements:
+            self.block(region, skip_terminator=True)
+        return statements, [self.names[value] for value in region.terminator.operands]
+
     # ---- storage
 
-    def array(self, elem: str, numel: int) -> str:
+    def array_of(self, value: Value) -> str:
+        """A new array for the elements of `value`, named like it."""
+        return self.array(value.type.elem, value.type.numel, self.name(value, "b"))
+
+    def array(self, elem: str, numel: int, name: str = "") -> str:
         """Name of a new 64-byte aligned array in the innermost scope."""
-        name, size = self.fresh("b"), max(numel, 1) * size_of(elem)
+        name, size = name or self.fresh("b"), max(numel, 1) * size_of(elem)
         if size <= STACK_ARRAY_BYTES and self.stack_bytes + size <= STACK_BYTES:
             self.stack_bytes += size
             self.declare(f"{c_type(elem)} {name}[{max(numel, 1)}] __attribute__((aligned(64)));")
@@ -89,9 +133,9 @@ class Emitter:
     def allocate(self, value: Value) -> str:
         """Storage for a block argument or a stored result."""
         if value.type.is_tensor:
-            self.names[value], self.place[value] = self.array(value.type.elem, value.type.numel), Place.ARRAY
+            self.names[value], self.place[value] = self.array_of(value), Place.ARRAY
         else:
-            self.names[value], self.place[value] = self.fresh("s"), Place.SCALAR
+            self.names[value], self.place[value] = self.name(value, "s"), Place.SCALAR
             self.declare(f"{c_type(value.type.elem)} {self.names[value]};")
         return self.names[value]
 
@@ -169,7 +213,7 @@ class Emitter:
 
     def innermost(self, value: Value) -> int | None:
         """Dimension with unit stride of the first load inside `value`; None for the last one."""
-        if self.place[value] is not Place.INLINE or not value.type.is_tensor:
+        if self.checks or self.place[value] is not Place.INLINE or not value.type.is_tensor:
             return None
         op = value.op
         if op.name == "tt.load":
@@ -190,6 +234,8 @@ class Emitter:
             self.operation(op)
 
     def operation(self, op: Op) -> None:
+        if op.name not in _SILENT:
+            self.mention(op)
         if emit := STATEMENTS.get(op.name):
             emit(self, op)
             return
@@ -202,15 +248,17 @@ class Emitter:
 
     def store_inline(self, value: Value) -> None:
         carried = self.placement.updates.get(value)
-        name = self.names[carried] if carried is not None else self.array(value.type.elem, value.type.numel)
+        name = self.names[carried] if carried is not None else self.array_of(value)
         self.materialise(value, name)
         self.names[value], self.place[value] = name, Place.ARRAY
 
     def scalar_result(self, op: Op, result: Value) -> None:
         args = [self.names[operand] for operand in op.operands]
         self.define(result, expression(op, args, result in self.placement.addresses))
+        if self.checks:
+            self.write(*self.checks.follow(op, self.names, self.fresh("x")))
 
     def define(self, result: Value, code: str) -> None:
         """A new C scalar holding `code`."""
-        self.names[result] = self.fresh("s")
+        self.names[result] = self.name(result, "s")
         self.write(f"{c_type(result.type.elem)} const {self.names[result]} = {code};")

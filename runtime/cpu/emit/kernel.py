@@ -12,15 +12,24 @@ from __future__ import annotations
 
 from ..ttir.ir import Function, Value
 from ..ttir.verify import verify
-from . import control, dot, memory, rearrange, reduce  # noqa: F401  (they register what they emit)
+from . import (  # noqa: F401  (they register what they emit)
+    atomics,
+    control,
+    debug,
+    dot,
+    libdevice,
+    memory,
+    rearrange,
+    reduce,
+)
 from .ctypes import c_type, narrow
 from .emitter import Emitter
 
 
-def emit_kernel(function: Function) -> str:
-    """C source of a kernel. Raises UnsupportedOp, LocalMemoryExceeded."""
+def emit_kernel(function: Function, check: str = "") -> tuple[str, dict]:
+    """C source of a kernel, and what its checks are called. Raises UnsupportedOp, LocalMemoryExceeded."""
     verify(function)
-    emitter = Emitter(function)
+    emitter = Emitter(function, check)
     for k, arg in enumerate(function.args):
         emitter.names[arg] = f"a{k}"
     for block in function.blocks[1:]:
@@ -30,18 +39,23 @@ def emit_kernel(function: Function) -> str:
         if k:
             emitter.write(f"L{k}:;")
         emitter.block(block)
-    return _translation_unit(function, emitter)
+    return _translation_unit(function, emitter), emitter.checks.describe() if emitter.checks else {}
 
 
 def _translation_unit(function: Function, emitter: Emitter) -> str:
-    parameters = [f"{c_type(arg.type.elem)} a{k}" for k, arg in enumerate(function.args)]
+    parameters = [f"{c_type(arg.type.elem)} a{k} /* {arg.name[1:]} */" for k, arg in enumerate(function.args)]
     parameters += [f"int pid{d}" for d in range(3)] + [f"int grid{d}" for d in range(3)]
     call = ", ".join([f"a{k}" for k in range(len(function.args))] + ["x", "y", "z", "(int)gx", "(int)gy", "(int)gz"])
+    checks = emitter.checks
+    if checks:
+        parameters, call = [*parameters, "cp_check *const check"], f"{call}, check"
     arena = emitter.arena_bytes
     return "\n".join(
         [
             f"/* {function.name} */",
-            *(f'#include "{header}"' for header in emitter.headers),
+            *(["#define CP_RACES"] if checks and checks.races else []),
+            *(f'#include "{header}"' for header in [*emitter.headers, *(["check.h"] if checks else [])]),
+            *(checks.tables() if checks else []),
             *([_ARENA.format(bytes=arena)] if arena else []),
             f"static __attribute__((noinline)) void program({', '.join(parameters)}) {{",
             *(["char *const cp_arena = cp_get_arena();"] if arena else []),
@@ -50,22 +64,33 @@ def _translation_unit(function: Function, emitter: Emitter) -> str:
             "void cp_run(const char *args, int64_t begin, int64_t end, uint32_t gx, uint32_t gy, uint32_t gz) {",
             *(f"  const {c_type(arg.type.elem)} a{k} = {_unpack(arg, k)};" for k, arg in enumerate(function.args)),
             "  int x = (int)(begin % gx), y = (int)(begin / gx % gy), z = (int)(begin / gx / gy);",
-            "  for (int64_t i = begin; i < end; i++) {",
+            *([_CHECKED.format(argument=8 * len(function.args))] if checks else []),
+            f"  for (int64_t i = begin; i < end{_UNLESS_FAILED if emitter.assertions else ''}; i++) {{",
+            *(["    check->program = (uint64_t)i; cp_race_program(check);"] if checks else []),
             f"    program({call});",
             "    if (++x == (int)gx) { x = 0; if (++y == (int)gy) { y = 0; z++; } }",
             "  }",
+            *(["  cp_race_end(check);"] if checks else []),
             "}",
+            *debug.assertion_table(emitter),
             "",
         ]
     )
 
 
+_UNLESS_FAILED = " && !__atomic_load_n(&cp_failing, __ATOMIC_RELAXED)"
 _ARENA = """#include <stdlib.h>
 static char *cp_get_arena(void) {{
   static __thread char *arena;
   if (!arena && !(arena = aligned_alloc(64, {bytes}))) abort();
   return arena;
 }}"""
+
+
+#: The launch's cp_check follows the kernel's own arguments; a failed check comes back here.
+_CHECKED = """  cp_check *const check = *(cp_check *const *)(args + {argument});
+  cp_race_begin(check);
+  if (_setjmp(cp_escape)) {{ cp_race_end(check); return; }}"""
 
 
 def _unpack(arg: Value, k: int) -> str:

@@ -63,8 +63,9 @@ class Nest:
         self.updates: set[Value] = set()
         self._memo: dict[tuple, At] = {}
 
-    def temporary(self, level: int, ctype: str, code: str) -> At:
-        name = self.emitter.fresh("t")
+    def temporary(self, level: int, ctype: str, code: str, value: Value | None = None) -> At:
+        """A variable at a level, called like `value`."""
+        name = self.emitter.name(value, "t") if value is not None else self.emitter.fresh("t")
         self.levels[level].append(f"{ctype} const {name} = {code};")
         return At(name, level)
 
@@ -83,13 +84,14 @@ class Nest:
     def _evaluate(self, value: Value, index: Index) -> At:
         if self.emitter.place[value] is Place.INDUCTION:
             start = self.at(self.emitter.placement.inductions[value].initial, index)
-            return At(f"({start.code} + {self.emitter.names[value]})", start.level)
+            code = f"({start.code} + {self.emitter.names[value]})"
+            return At(f"(({c_type(value.type.elem)}){code})" if self.emitter.checks else code, start.level)
         op = value.op
         if rule := RULES.get(op.name):
             return rule(self, op, value, index)
         args = [self.at(operand, index if operand.type.is_tensor else ()) for operand in op.operands]
         code = expression(op, [a.code for a in args], value in self.emitter.placement.addresses)
-        result = self.temporary(deepest(args), c_type(value.type.elem), code)
+        result = self.temporary(deepest(args), c_type(value.type.elem), code, value)
         if value in self.updates:
             carried = self.emitter.names[self.emitter.placement.updates[value]]
             self.levels[deepest(index)].append(f"{carried}[{flat(value.type.dims, index)}] = {result.code};")
@@ -99,6 +101,8 @@ class Nest:
 
     def mask(self, value: Value, index: Index) -> At | None:
         """A mask element, None when it is known to hold."""
+        if self.emitter.checks:
+            return self.at(value, index)
         op = value.op if self.emitter.place[value] is Place.INLINE else None
         match op.name if op else None:
             case "arith.andi":
@@ -217,10 +221,13 @@ def _load(nest: Nest, op: Op, value: Value, index: Index) -> At:
     pointer = nest.at(op.operands[0], index)
     level, code = pointer.level, f"*({pointer.code})"
     mask = nest.mask(op.operands[1], index) if len(op.operands) > 1 else None
+    if nest.emitter.checks:
+        check = nest.emitter.checks.element(nest, op, index, mask)
+        nest.levels[check.level].append(f"if ({mask.code}) {check.code}" if mask else check.code)
     if mask is not None:
         other = nest.at(op.operands[2], index) if len(op.operands) > 2 else At(f"({elem})0", 0)
         level, code = deepest((pointer, mask, other)), f"({mask.code}) ? {code} : {other.code}"
-    return nest.temporary(level, elem, code)
+    return nest.temporary(level, elem, code, value)
 
 
 RULES: dict[str, Rule] = {

@@ -15,9 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..analysis.placement import Place
-from ..ttir.ir import BITS, Block, Op, Value
-from .ctypes import c_type, literal
-from .elementwise import expression
+from ..ttir.ir import BITS, Block, Op
+from .ctypes import c_type
 from .emitter import Emitter, emits
 from .nest import ZERO, At, Index, Loop, Nest, flat
 
@@ -30,17 +29,7 @@ VECTOR = 16
 
 def combine(e: Emitter, region: Block, left: list[str], right: list[str]) -> tuple[list[str], list[str]]:
     """Statements and results of the combine function applied to two elements (one C expression per operand)."""
-    names: dict[Value, str] = dict(zip(region.args, left + right, strict=True))
-    statements = []
-    for op in region.ops[:-1]:
-        if op.name == "arith.constant":
-            names[op.result] = literal(op)
-            continue
-        args = [names.get(operand) or e.names[operand] for operand in op.operands]
-        names[op.result] = e.fresh("c")
-        statements.append(f"{c_type(op.result.type.elem)} const {names[op.result]} = {expression(op, args)};")
-    results = [names.get(operand) or e.names[operand] for operand in region.terminator.operands]
-    return statements, results
+    return e.apply(region, left + right)
 
 
 def assignments(targets: list[str], values: list[str], types: list[str], e: Emitter) -> list[str]:

@@ -25,6 +25,12 @@ CP_INLINE uint16_t cp_f32_bf16(float f) {
 }
 CP_INLINE uint16_t cp_f32_bf16_rtz(float f) { return (uint16_t)(f != f ? 0x7fc0u : cp_f32_bits(f) >> 16); }
 
+CP_INLINE _Float16 cp_f32_f16_rtz(float f) {
+  _Float16 h = (_Float16)f;
+  bool away = fabsf((float)h) > fabsf(f);
+  return cp_bits_f16((uint16_t)(cp_f16_bits(h) - away));
+}
+
 /* f64 to f32 rounded to odd: a following rounding to a narrower type is then a single rounding of the f64. */
 CP_INLINE float cp_f64_f32_odd(double d) {
   float f = (float)d;
@@ -84,6 +90,12 @@ CP_INLINE uint64_t cp_rem_u64(uint64_t a, uint64_t b) { return b == 0 ? a : a % 
 #define cp_rem_i8 cp_rem_i32
 #define cp_rem_u16 cp_rem_u32
 #define cp_rem_u8 cp_rem_u32
+
+CP_INLINE uint64_t cp_reverse_bits(uint64_t x, int bits) {
+  uint64_t r = 0;
+  for (int i = 0; i < bits; i++) r |= (x >> i & 1) << (bits - 1 - i);
+  return r;
+}
 
 /* *num ignore a NaN operand, *imum propagate it. */
 #define CP_MINMAX(F, FLOAT) \

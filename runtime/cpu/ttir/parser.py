@@ -10,8 +10,10 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from ..errors import MalformedIr, UnsupportedOp
+from .hints import hint
 from .ir import Block, Function, Op, Type, Value, words
-from .text import Locations, parse_type, parse_types, split_top, strip_locations
+from .structure import rebuild_uses, structured
+from .text import Locations, parse_type, parse_types, split_top, strip_locations, unescape
 
 _NAME = r"%[\w$.\-]+"
 _OPERAND = re.compile(r"%[\w$.\-]+(?:#\d+)?")
@@ -28,10 +30,12 @@ _FOR = re.compile(
 _IF = re.compile(r"\s*(\S+)(?: -> \((.*)\))? \{$")
 _WHILE = re.compile(r"\s*(?:\((.*?)\) )?: \((.*?)\) -> (.*) \{$")
 _REGION = re.compile(r"\((.*?)\)(?: <\{(.*?)\}>)? \(\{$")
+_QUOTED = re.compile(r'([^"]*)"((?:[^"\\]|\\.)*)"(.*)$')
 _BRANCH = re.compile(r"\^(\w+)(?:\(([^()]*)\))?")
 
 NO_RESULT = words(
     "tt.store tt.return scf.yield tt.assert tt.print scf.condition tt.reduce.return tt.scan.return",
+    "tt.map_elementwise.return",
     "llvm.intr.assume gpu.barrier ttg.barrier tt.debug_barrier",
 )
 # ` : (` separates operands from a function type; the operand part may hold colons of its own
@@ -66,6 +70,7 @@ class _Parser:
         self.kernel = "?"
         self.labels: dict[str, Block] = {}
         self.branches: list[tuple[Op, list[tuple[str, int]]]] = []
+        self.restructured = False
 
     # ---- structure
 
@@ -90,9 +95,11 @@ class _Parser:
         self.labels, self.branches = {"bb0": entry}, []
         blocks = [entry]
         self.block_body(entry, scope, blocks)
-        for op, targets in self.branches:
-            op.successors = [(self.labels[label], count) for label, count in targets]
-        return Function(self.kernel, blocks, is_public=visibility != "private ")
+        self.resolve_branches()
+        function = Function(self.kernel, blocks, is_public=visibility != "private ")
+        if self.restructured:
+            rebuild_uses(function)
+        return function
 
     def add_arg(self, block: Block, scope: Scope, name: str, type_text: str) -> Value:
         value = Value(name.strip(), parse_type(type_text), None, len(block.args), block)
@@ -100,23 +107,23 @@ class _Parser:
         scope[value.name] = value
         return value
 
-    def block_body(self, block: Block, scope: Scope, function_blocks: list[Block] | None = None) -> None:
+    def block_body(self, block: Block, scope: Scope, blocks: list[Block]) -> None:
         """Parse up to the line that closes the region; that line is left for the caller."""
         while not (line := self.lines[self.at]).startswith("}"):
             if line.startswith("^"):
-                block = self.block_header(line, block, scope, function_blocks)
+                block = self.block_header(line, block, scope, blocks)
                 self.at += 1
             else:
                 self.operation(block, scope, line)
 
-    def block_header(self, line: str, block: Block, scope: Scope, function_blocks: list[Block] | None) -> Block:
+    def block_header(self, line: str, block: Block, scope: Scope, blocks: list[Block]) -> Block:
+        """The block a label opens: `bb0` is the first one of its region."""
         header = line.split("//")[0].strip()
-        if function_blocks is not None:
-            block = Block()
-            function_blocks.append(block)
-            self.labels[header[1:].split("(")[0].rstrip(":")] = block
-        elif block.ops:
-            raise MalformedIr(kernel=self.kernel, line=line, reason="several blocks in one region")
+        label = header[1:].split("(")[0].rstrip(":")
+        if label != "bb0":
+            block = Block(parent=blocks[0].parent)
+            blocks.append(block)
+            self.labels[label] = block
         if "(" in header:
             for arg in split_top(header[header.index("(") + 1 : header.rindex(")")]):
                 self.add_arg(block, scope, *arg.split(":", 1))
@@ -155,17 +162,32 @@ class _Parser:
         return [scope[name] for name in _OPERAND.findall(text)]
 
     def region(self, op: Op, scope: Scope, args: list[tuple[str, Type]] = ()) -> Block:
-        """Parse a region of one block; the closing line is left for the caller."""
+        """Parse a region as one block; the closing line is left for the caller."""
         block, inner = Block(parent=op), dict(scope)
         for name, type_ in args:
             value = Value(name.strip(), type_, None, len(block.args), block)
             block.args.append(value)
             inner[value.name] = value
         op.regions.append(block)
-        self.block_body(block, inner)
+        self.region_body(block, inner)
         if op.name in ("scf.for", "scf.if") and (block.terminator is None or block.terminator.name != "scf.yield"):
             block.append(Op("scf.yield", location=op.location))  # not printed when nothing is yielded
         return block
+
+    def region_body(self, block: Block, scope: Scope) -> None:
+        """Fill `block`. Several blocks (early returns of a function inside) become one."""
+        outside, blocks = (self.labels, self.branches), [block]
+        self.labels, self.branches = {"bb0": block}, []
+        self.block_body(block, scope, blocks)
+        self.resolve_branches()
+        self.labels, self.branches = outside
+        if len(blocks) > 1:
+            block.ops = structured(blocks, {})
+            self.restructured = True
+
+    def resolve_branches(self) -> None:
+        for op, targets in self.branches:
+            op.successors = [(self.labels[label], count) for label, count in targets]
 
     def close(self) -> str:
         line = self.lines[self.at]
@@ -186,6 +208,14 @@ class _Parser:
         attrs = match.group(2) or ""
         op.operands = self.operands(scope, match.group(1))
         op.attrs = {"axis": int(re.search(r"axis = (\d+)", attrs).group(1)), "reverse": "reverse = true" in attrs}
+        self.region(op, scope)
+        return parse_types(self.close().rsplit("->", 1)[1])
+
+    def mapped(self, op: Op, scope: Scope, rest: str) -> list[Type]:
+        """tt.map_elementwise: a region over the elements of `pack` places at a time."""
+        match = self.match(_REGION, rest, op.name)
+        op.operands = self.operands(scope, match.group(1))
+        op.attrs = {"pack": int(re.search(r"pack = (\d+)", match.group(2)).group(1))}
         self.region(op, scope)
         return parse_types(self.close().rsplit("->", 1)[1])
 
@@ -236,17 +266,33 @@ class _Parser:
         op.attrs = {"value": (value or rest).strip()}
         return [parse_type(type_text)] if value else [Type("i1")]
 
+    def message(self, op: Op, scope: Scope, rest: str) -> list[Type]:
+        """tt.print, tt.assert: operands around a text that may hold anything."""
+        before, text, after = self.match(_QUOTED, rest, op.name).groups()
+        body, _, types = (before + after).rpartition(" : ")
+        body = body or types  # no operands, no types
+        op.operands = self.operands(scope, body)
+        op.attrs = self.attributes(body) | {"text": unescape(text)}
+        return []
+
     def plain(self, op: Op, scope: Scope, rest: str) -> list[Type]:
         """`name operands {attributes} : types`, the common form."""
         if rest.endswith("{"):
-            raise UnsupportedOp(
-                location=op.location, kernel=self.kernel, op=op.name, types="region", reason="unknown operation"
-            )
+            location = self.locations.resolve(self.line_locations[self.end_of_region()])
+            raise UnsupportedOp(location=location, kernel=self.kernel, op=op.name, types="region", reason=hint(op.name))
         cut = rest.rfind(" : (") if op.name in _FUNCTION_TYPED else rest.rfind(" : ")
         body, type_text = (rest[:cut], rest[cut + 3 :].strip()) if cut >= 0 else (rest, "")
         op.operands = self.operands(scope, re.sub(r'"[^"]*"', "", body))
         op.attrs = self.attributes(body)
         return [] if op.name in NO_RESULT else self.result_types(op, type_text)
+
+    def end_of_region(self) -> int:
+        """Line that closes the region opened before the current one."""
+        depth, at = 1, self.at
+        while at < len(self.lines) - 1 and (depth := depth - self.lines[at].startswith("}")) > 0:
+            depth += self.lines[at].endswith("{")
+            at += 1
+        return at
 
     @staticmethod
     def attributes(body: str) -> dict:
@@ -274,10 +320,13 @@ class _Parser:
     STRUCTURED: ClassVar[dict[str, Callable]] = {
         "tt.reduce": combine,
         "tt.scan": combine,
+        "tt.map_elementwise": mapped,
         "scf.for": for_loop,
         "scf.if": if_else,
         "scf.while": while_loop,
         "cf.br": branch,
         "cf.cond_br": branch,
         "arith.constant": constant,
+        "tt.print": message,
+        "tt.assert": message,
     }

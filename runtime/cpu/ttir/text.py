@@ -63,6 +63,15 @@ def strip_locations(line: str) -> tuple[str, str | None]:
     return line.rstrip(), last
 
 
+def unescape(text: str) -> str:
+    """The characters of an MLIR string literal: `\\22` is a quote, `\\\\` a backslash."""
+
+    def character(escape: re.Match) -> bytes:
+        return escape[1] if escape[1] == b"\\" else bytes([int(escape[1], 16)])
+
+    return re.sub(rb"\\(\\|[0-9A-Fa-f]{2})", character, text.encode()).decode(errors="replace")
+
+
 def _closing(text: str, start: int) -> int | None:
     depth, quoted = 0, False
     for i in range(start, len(text)):

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..errors import UnsupportedOp
+from .hints import EIGHT_BIT_FLOATS, hint, nearest
 from .ir import BITS, FLOATS, INTEGERS, Function, Op, Type, words
 
 FLOAT = frozenset(FLOATS)
@@ -17,10 +18,15 @@ INTEGER = frozenset(INTEGERS)
 NUMBER = FLOAT | INTEGER
 ANY = NUMBER | {"ptr"}
 BOOL = frozenset(("i1",))
-DOT_ACCUMULATORS = ("f32", "f64", "i32")
+DOT_ACCUMULATORS = ("f16", "f32", "f64", "i32")
+#: Device functions by the name `libdevice_name` gives; emit/libdevice.py has one entry for each.
 LIBDEVICE = words(
-    "exp exp2 expm1 log log2 log1p sin cos tanh erf sqrt rsqrt fabs floor ceil trunc rint round pow fmod fma",
-    "fast_exp fast_tanh",
+    "exp exp2 exp10 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh erf erfc",
+    "sqrt rsqrt cbrt rcbrt fabs floor ceil trunc rint nearbyint round pow fmod remainder fma atan2 hypot copysign",
+    "nextafter fdim lgamma tgamma saturate isnan isinf finite isfinite signbit",
+    "fast_exp fast_exp10 fast_log fast_log2 fast_log10 fast_sin fast_cos fast_tan fast_tanh fast_pow fast_fdivide",
+    "fadd_rn fsub_rn fmul_rn fdiv_rn frcp_rn fsqrt_rn frsqrt_rn fmaf_rn dadd_rn dsub_rn dmul_rn ddiv_rn drcp_rn",
+    "dsqrt_rn fma_rn abs llabs popc clz ffs brev",
 )
 ATOMICS = words("and or xor add fadd max min umax umin exch")
 
@@ -44,7 +50,7 @@ def _convert(source: frozenset[str], target: frozenset[str], names: str) -> dict
 
 def _check_fp_to_fp(op: Op) -> str | None:
     rounding = op.attrs.get("rounding", "rtne")
-    narrow = (op.operands[0].type.elem, op.result.type.elem) == ("f32", "bf16")
+    narrow = op.operands[0].type.elem == "f32" and op.result.type.elem in ("bf16", "f16")
     return None if rounding == "rtne" or (rounding == "rtz" and narrow) else f"rounding mode {rounding}"
 
 
@@ -61,17 +67,12 @@ def _check_dot(op: Op) -> str | None:
 
 def _check_extern(op: Op) -> str | None:
     symbol = libdevice_name(op)
-    return None if symbol in LIBDEVICE else f"device function {op.attrs.get('symbol')}"
+    return None if symbol in LIBDEVICE else f"device function {symbol}{nearest(symbol, LIBDEVICE)}"
 
 
 def _check_atomic(op: Op) -> str | None:
     kind = op.attrs["words"][0]
     return None if kind in ATOMICS else f"atomic {kind}"
-
-
-def _check_combine(op: Op) -> str | None:
-    inner = next((o for o in op.regions[0].ops if o.regions), None)
-    return f"{inner.name} inside the combine function" if inner else None
 
 
 def _check_bitcast(op: Op) -> str | None:
@@ -81,14 +82,11 @@ def _check_bitcast(op: Op) -> str | None:
     return None if width(op.operands[0].type) == width(op.result.type) else "types of different width"
 
 
-def _check_cas(op: Op) -> str | None:
-    return "tensors (scalars only)" if op.result.type.is_tensor else None
-
-
 def libdevice_name(op: Op) -> str:
-    """`__nv_expf` and `expf` both give `exp`."""
-    name = op.attrs.get("symbol", "").strip('"').replace("__nv_", "")
-    return name[:-1] if name.endswith("f") and name[:-1] in LIBDEVICE else name
+    """`__nv_expf` and `__nv_exp` both give `exp`; `__nv_isnand` gives `isnan`, `__nv_popcll` gives `popc`."""
+    name = op.attrs.get("symbol", "").strip('"').removeprefix("__nv_")
+    candidates = (name, *(name.removesuffix(suffix) for suffix in ("f", "d", "ll")))
+    return next((candidate for candidate in candidates if candidate in LIBDEVICE), name)
 
 
 RULES: dict[str, Rule] = {
@@ -109,20 +107,21 @@ RULES: dict[str, Rule] = {
     **_same(ANY, "arith.select"),
     **{name: Rule(ANY, ANY, _check_bitcast) for name in ("arith.bitcast", "tt.bitcast")},
     **_convert(ANY, ANY, "tt.int_to_ptr tt.ptr_to_int tt.addptr"),
-    "tt.extern_elementwise": Rule(FLOAT, FLOAT, _check_extern),
+    "tt.extern_elementwise": Rule(NUMBER, NUMBER, _check_extern),
     "arith.constant": Rule(ANY, NUMBER),
     "ub.poison": Rule(ANY, NUMBER),
     **_same(ANY, "tt.make_range tt.splat tt.unsplat tt.broadcast tt.expand_dims tt.reshape tt.trans"),
     **_same(ANY, "tt.join tt.split tt.cat"),
     **_same(ANY, "tt.get_program_id tt.get_num_programs tt.load tt.store tt.gather"),
     "tt.atomic_rmw": Rule(ANY, NUMBER, _check_atomic),
-    "tt.atomic_cas": Rule(ANY, NUMBER, _check_cas),
+    "tt.atomic_cas": Rule(ANY, NUMBER),
     "tt.histogram": Rule(INTEGER, INTEGER),
-    "tt.reduce": Rule(NUMBER, NUMBER, _check_combine),
-    "tt.scan": Rule(NUMBER, NUMBER, _check_combine),
+    "tt.reduce": Rule(NUMBER, NUMBER),
+    "tt.scan": Rule(NUMBER, NUMBER),
+    "tt.map_elementwise": Rule(NUMBER, NUMBER),
     "tt.dot": Rule(NUMBER, NUMBER, _check_dot),
     **_same(ANY, "scf.for scf.if scf.while scf.yield scf.condition cf.br cf.cond_br"),
-    **_same(ANY, "tt.return tt.reduce.return tt.scan.return"),
+    **_same(ANY, "tt.return tt.reduce.return tt.scan.return tt.map_elementwise.return"),
     **_same(ANY, "tt.print tt.assert llvm.intr.assume tt.debug_barrier gpu.barrier ttg.barrier"),
 }
 
@@ -143,12 +142,17 @@ def unsupported(function: Function, op: Op, reason: str) -> UnsupportedOp:
 def _reason(op: Op) -> str | None:
     rule = RULES.get(op.name)
     if rule is None:
-        return "unknown operation"
+        return hint(op.name)
     for values, allowed in ((op.operands, rule.operands), (op.results, rule.results)):
         for value in values:
             if _kind(value.type) not in allowed:
-                return f"element type {value.type.elem}"
+                return _refused_type(value.type)
     return rule.check(op)
+
+
+def _refused_type(type_: Type) -> str:
+    elem = type_.pointee if type_.is_pointer else type_.elem
+    return EIGHT_BIT_FLOATS if elem.startswith("f8") else f"element type {type_.elem}"
 
 
 def _kind(type_: Type) -> str:

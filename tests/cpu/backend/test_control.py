@@ -135,6 +135,55 @@ def test_functions_that_are_not_inlined() -> None:
     assert torch.equal(y, x + 3 + (3 * 2 + 3) * 10 + 3)
 
 
+@triton.jit(noinline=True)
+def classify(value, limit):
+    if value < 0:
+        return -1, 0
+    if value > limit:
+        if value > 2 * limit:
+            return 2, value
+        steps = 0
+        while value > limit:
+            value -= 3
+            steps += 1
+        return 1, steps
+    return 0, value * value
+
+
+@triton.jit(noinline=True)
+def nested(value, limit):
+    kind, rest = classify(value, limit)
+    if kind == 2:
+        return classify(rest - 100, limit)
+    return kind, rest
+
+
+@triton.jit
+def calls_with_early_returns(x, y, n, limit):
+    for k in range(n):
+        if k % 2 == 0:
+            kind, rest = nested(tl.load(x + k), limit)
+            tl.store(y + 2 * k, kind)
+            tl.store(y + 2 * k + 1, rest)
+
+
+def python_classify(value: int, limit: int) -> tuple[int, int]:
+    if value < 0:
+        return -1, 0
+    if value > 2 * limit:
+        return 2, value
+    return (1, -(-(value - limit) // 3)) if value > limit else (0, value * value)
+
+
+def test_early_returns_of_functions_that_are_not_inlined() -> None:
+    x, y = torch.arange(-20, 80, dtype=torch.int32), torch.zeros(100, 2, dtype=torch.int32)
+    calls_with_early_returns[(1,)](x, y, 100, 20)
+    for value, found in zip(x[::2].tolist(), y[::2].tolist(), strict=True):
+        kind, rest = python_classify(value, 20)
+        assert tuple(found) == (python_classify(rest - 100, 20) if kind == 2 else (kind, rest)), value
+    assert not y[1::2].any()
+
+
 @triton.jit
 def grid_shape(y):
     x, i, j = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -163,3 +212,78 @@ def test_argument_kinds() -> None:
     out = torch.zeros(4, dtype=torch.int64)
     arguments[(1,)](out, -5, 1 << 40, 2.5, True, None, (7, 3))
     assert out.tolist() == [(1 << 40) - 5, 5, 1, 73]
+
+
+@triton.jit
+def collatz(value, limit):
+    if value <= 0:
+        return 0, value
+    steps = 0
+    while (value != 1) & (steps < limit):
+        if value % 2 == 0:
+            value = value // 2
+        else:
+            value *= 3
+            value += 1
+        steps += 1
+    return steps, value
+
+
+@triton.jit
+def cross(a0, a1, b0, b1):
+    return a0 * b1, a1 * b0
+
+
+@triton.jit
+def mapped(x, steps, last, crossed, A: tl.constexpr, B: tl.constexpr):
+    o = tl.arange(0, A)[:, None] * B + tl.arange(0, B)[None, :]
+    v = tl.load(x + o)
+    count, end = tl.map_elementwise(collatz, v, v * 0 + 50)
+    tl.store(steps + o, count)
+    tl.store(last + o, end)
+    # pairs of neighbours of a row vector
+    i = tl.arange(0, B)
+    tl.store(crossed + i, tl.map_elementwise(cross, tl.load(x + i), tl.load(x + B + i), pack=2)[0])
+
+
+def python_collatz(value: int) -> tuple[int, int]:
+    steps = 0
+    while value > 0 and value != 1 and steps < 50:
+        value, steps = value // 2 if value % 2 == 0 else 3 * value + 1, steps + 1
+    return steps, value
+
+
+def test_map_elementwise_with_loops_and_early_returns() -> None:
+    x = torch.randint(-5, 100, (8, 16), dtype=torch.int32)
+    steps, last, crossed = torch.empty_like(x), torch.empty_like(x), torch.empty(16, dtype=torch.int32)
+    mapped[(1,)](x, steps, last, crossed, A=8, B=16)
+    expected = torch.tensor([python_collatz(value) for value in x.flatten().tolist()], dtype=torch.int32)
+    assert torch.equal(torch.stack([steps, last], -1).reshape(-1, 2), expected)
+    assert torch.equal(crossed.reshape(-1, 2), x[0].reshape(-1, 2) * x[1].reshape(-1, 2).flip(1))
+
+
+@triton.jit
+def ranges(x, y, n, B: tl.constexpr):
+    o = tl.arange(0, B)
+    acc = tl.zeros((B,), tl.int32)
+    for i in tl.range(0, n, 2, num_stages=3, loop_unroll_factor=2):
+        acc = acc * 3 + tl.load(x + i * B + o)
+    for i in range(n - 1, -1, -3):
+        acc = acc * 5 + tl.load(x + i * B + o)
+    for i in tl.static_range(2):
+        acc += i
+    for _ in tl.range(0, n, flatten=True, disallow_acc_multi_buffer=True):
+        acc += 1
+    tl.store(y + o, acc)
+
+
+def test_ranges() -> None:
+    for n in (0, 1, 9):
+        x, y = torch.randint(0, 5, (9, 16), dtype=torch.int32), torch.empty(16, dtype=torch.int32)
+        ranges[(1,)](x, y, n, B=16)
+        expected = torch.zeros(16, dtype=torch.int32)
+        for i in range(0, n, 2):
+            expected = expected * 3 + x[i]
+        for i in range(n - 1, -1, -3):
+            expected = expected * 5 + x[i]
+        assert torch.equal(y, expected + 1 + n)

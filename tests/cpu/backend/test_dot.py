@@ -128,7 +128,13 @@ def other_types(a, b, c, D: tl.constexpr, M: tl.constexpr):
 
 @pytest.mark.parametrize(
     ("dtype", "result"),
-    [(torch.float32, torch.float32), (torch.float16, torch.float32), (torch.int8, torch.int32)],
+    [
+        (torch.float32, torch.float32),
+        (torch.float64, torch.float64),
+        (torch.float16, torch.float32),
+        (torch.float16, torch.float16),
+        (torch.int8, torch.int32),
+    ],
     ids=str,
 )
 def test_other_types(dtype: torch.dtype, result: torch.dtype) -> None:
@@ -136,6 +142,32 @@ def test_other_types(dtype: torch.dtype, result: torch.dtype) -> None:
     c = torch.empty(8, 32, dtype=result)
     other_types[(1,)](a, b, c, D=32, M=8)
     assert torch.equal(c.double(), a.double() @ b.double())
+
+
+@triton.jit
+def batched(a, b, c, N: tl.constexpr, D: tl.constexpr, precision: tl.constexpr):
+    o = tl.arange(0, D)
+    o = tl.arange(0, N)[:, None, None] * D * D + o[None, :, None] * D + o[None, None, :]
+    tl.store(c + o, tl.dot(tl.load(a + o), tl.load(b + o), input_precision=precision))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int8], ids=str)
+def test_batches(dtype: torch.dtype) -> None:
+    a, b = (torch.randint(-9, 9, (4, 16, 16)).to(dtype) for _ in range(2))
+    c = torch.empty(4, 16, 16, dtype=torch.int32 if dtype == torch.int8 else torch.float32)
+    batched[(1,)](a, b, c, N=4, D=16, precision=None)
+    assert torch.equal(c.double(), a.double() @ b.double())
+
+
+def test_every_input_precision_is_f32() -> None:
+    a, b = torch.randn(2, 16, 16), torch.randn(2, 16, 16)
+    results = []
+    for precision in ("ieee", "tf32", "tf32x3", "bf16x3", "bf16x6"):
+        c = torch.empty(2, 16, 16)
+        batched[(1,)](a, b, c, N=2, D=16, precision=precision)
+        results.append(c)
+    torch.testing.assert_close(results[0], a @ b)
+    assert all(same_bits(c, results[0]) for c in results)
 
 
 def test_f32_rows_do_not_depend_on_their_number() -> None:

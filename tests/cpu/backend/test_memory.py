@@ -213,3 +213,143 @@ def test_sort_and_topk() -> None:
     sort_rows[(3,)](x, y, N=64, K=8)
     assert torch.equal(y, expected)
     assert torch.equal(x[:, :8], expected[:, :8])
+
+
+@triton.jit
+def sort_tiles(x, y, top, A: tl.constexpr, B: tl.constexpr, K: tl.constexpr):
+    o = tl.arange(0, A)[:, None] * B + tl.arange(0, B)[None, :]
+    v = tl.load(x + o)
+    tl.store(y + o, tl.sort(v))
+    tl.store(top + tl.arange(0, A)[:, None] * K + tl.arange(0, K)[None, :], tl.topk(v, K))
+
+
+def test_sort_and_topk_of_every_type() -> None:
+    types = (
+        torch.float32,
+        torch.float64,
+        torch.float16,
+        torch.bfloat16,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+    )
+    for dtype in types:
+        x = torch.randint(-100, 100, (4, 32)).to(dtype)
+        y, top = torch.empty_like(x), torch.empty(4, 8, dtype=dtype)
+        sort_tiles[(1,)](x, y, top, A=4, B=32, K=8)
+        assert torch.equal(y, x.sort(1).values), dtype
+        assert torch.equal(top, x.sort(1, descending=True).values[:, :8]), dtype
+
+
+@triton.jit
+def gather_both_ways(x, rows, columns, y, z, A: tl.constexpr, B: tl.constexpr):
+    o = tl.arange(0, A)[:, None] * B + tl.arange(0, B)[None, :]
+    v = tl.load(x + o)
+    tl.store(y + o, tl.gather(v, tl.load(rows + o), 0))
+    half = tl.arange(0, A)[:, None] * (B // 2) + tl.arange(0, B // 2)[None, :]
+    tl.store(z + half, tl.gather(v, tl.load(columns + half), 1))
+
+
+def test_gather_along_both_axes() -> None:
+    x = torch.randn(8, 16)
+    rows = torch.randint(0, 8, (8, 16), dtype=torch.int32)
+    columns = torch.randint(0, 16, (8, 8), dtype=torch.int64)
+    y, z = torch.empty(8, 16), torch.empty(8, 8)
+    gather_both_ways[(1,)](x, rows, columns, y, z, A=8, B=16)
+    assert torch.equal(y, x.gather(0, rows.long()))
+    assert torch.equal(z, x.gather(1, columns))
+
+
+@triton.jit
+def masked_histogram(x, counts, n, B: tl.constexpr, BINS: tl.constexpr):
+    o = tl.arange(0, B)
+    v = tl.load(x + o)
+    tl.store(counts + tl.arange(0, BINS), tl.histogram(v, BINS, mask=o < n))
+
+
+def test_histogram_counts_what_the_mask_allows() -> None:
+    x, counts = torch.randint(0, 16, (128,), dtype=torch.int32), torch.empty(16, dtype=torch.int32)
+    masked_histogram[(1,)](x, counts, 100, B=128, BINS=16)
+    assert torch.equal(counts.long(), torch.bincount(x[:100], minlength=16))
+
+
+@triton.jit
+def reorders(x, y, B: tl.constexpr):
+    o = tl.arange(0, B)
+    v = tl.load(x + o)
+    tl.store(y + tl.arange(0, 2 * B), tl.cat(v, v + 1, can_reorder=True))
+    tl.store(y + 2 * B + o, tl.flip(v, 0))
+    tl.store(y + 3 * B + o, tl.ravel(tl.trans(tl.reshape(v, (4, B // 4)))))
+
+
+def test_cat_flip_ravel() -> None:
+    x, y = torch.randn(32), torch.empty(4, 32)
+    reorders[(1,)](x, y, B=32)
+    assert torch.equal(y[:2].flatten().sort().values, torch.cat([x, x + 1]).sort().values)
+    assert torch.equal(y[2], x.flip(0))
+    assert torch.equal(y[3], x.reshape(4, 8).T.flatten())
+
+
+@triton.jit
+def modifiers(x, y, n, B: tl.constexpr):
+    tl.assume(n > 0)
+    o = tl.max_contiguous(tl.multiple_of(tl.program_id(0) * B, B) + tl.arange(0, B), B)
+    v = tl.load(x + o, mask=o < n, other=0, cache_modifier=".cg", eviction_policy="evict_last")
+    w = tl.load(x + o, mask=o < n, volatile=True)
+    tl.debug_barrier()
+    tl.store(y + o, v + w, mask=o < n, cache_modifier=".wt", eviction_policy="evict_first")
+
+
+def test_cache_hints_change_nothing() -> None:
+    x, y = torch.randn(1000), torch.zeros(1000)
+    modifiers[(4,)](x, y, 1000, B=256)
+    assert torch.equal(y, 2 * x)
+
+
+@triton.jit
+def booleans(x, y, z, B: tl.constexpr):
+    o = tl.arange(0, B)
+    a, b = tl.load(x + o), tl.load(y + o)
+    tl.store(z + o, a & b)
+    tl.store(z + B + o, a | b)
+    tl.store(z + 2 * B + o, a ^ b)
+    tl.store(z + 3 * B + o, ~a)
+    tl.store(z + 4 * B + o, tl.where(a, b, ~b))
+    tl.store(z + 5 * B + o, tl.sum(a.to(tl.int32), axis=0) > 7)
+
+
+def test_booleans() -> None:
+    x, y, z = torch.rand(16) > 0.5, torch.rand(16) > 0.5, torch.empty(6, 16, dtype=torch.bool)
+    booleans[(1,)](x, y, z, B=16)
+    expected = [x & y, x | y, x ^ y, ~x, torch.where(x, y, ~y), (x.sum() > 7).expand(16)]
+    assert torch.equal(z, torch.stack(expected))
+
+
+@triton.jit
+def through_a_table(table, out, B: tl.constexpr):
+    row = tl.program_id(0)
+    source = tl.load(table + row).to(tl.pointer_type(tl.float32))
+    o = tl.arange(0, B)
+    tl.store(out + row * B + o, tl.load(source + o))
+
+
+def test_addresses_read_from_memory() -> None:
+    rows, out = [torch.randn(16) for _ in range(3)], torch.empty(3, 16)
+    through_a_table[(3,)](torch.tensor([row.data_ptr() for row in rows]), out, B=16)
+    assert torch.equal(out, torch.stack(rows))
+
+
+@triton.jit
+def five_dimensions(x, y):
+    v = tl.permute(tl.reshape(tl.load(x + tl.arange(0, 64)), (2, 2, 2, 2, 4)), (4, 2, 0, 3, 1))
+    tl.store(y + tl.arange(0, 64), tl.reshape(v, (64,)))
+    tl.store(y + 64 + tl.arange(0, 32), tl.reshape(tl.sum(v, axis=2), (32,)))
+
+
+def test_five_dimensions() -> None:
+    x, y = torch.randint(0, 9, (64,)).float(), torch.empty(96)
+    five_dimensions[(1,)](x, y)
+    v = x.reshape(2, 2, 2, 2, 4).permute(4, 2, 0, 3, 1)
+    assert torch.equal(y[:64], v.flatten())
+    assert torch.equal(y[64:], v.sum(2).flatten())

@@ -150,3 +150,118 @@ def test_scans() -> None:
     for t in range(16):
         h = h * decay[t] + x[t]
         assert torch.equal(out[2, t], h)
+
+
+@triton.jit
+def keep_nearer(a, i, b, j):
+    """Of two (value, index) pairs the one with the smaller remainder, found by loops and branches."""
+    if i == j:
+        return a, i
+    left, right = a % 10, b % 10
+    while left > 5:
+        left -= 5
+    if right > 5:
+        for _ in range(2):
+            if right > 5:
+                right -= 5
+    if left <= right:
+        return a, i
+    return b, j
+
+
+@triton.jit
+def branching_combine(x, out, A: tl.constexpr, B: tl.constexpr):
+    a, b = tl.arange(0, A), tl.arange(0, B)
+    v = tl.load(x + a[:, None] * B + b[None, :])
+    index = tl.zeros((A, B), tl.int32) + b[None, :]
+    value, at = tl.reduce((v, index), 1, keep_nearer)
+    tl.store(out + a, value)
+    tl.store(out + A + a, at)
+
+
+def test_a_combine_function_may_branch_and_loop() -> None:
+    x, out = torch.randint(0, 1000, (8, 32), dtype=torch.int32), torch.empty(2, 8, dtype=torch.int32)
+    branching_combine[(1,)](x, out, A=8, B=32)
+    rest = x % 10
+    distance = torch.where(rest > 5, rest - 5, rest)
+    assert torch.equal(out[0], x.gather(1, out[1].long()[:, None])[:, 0])
+    assert torch.equal(distance.gather(1, out[1].long()[:, None])[:, 0], distance.amin(1))
+
+
+@triton.jit
+def multiply(a, b):
+    return a * b
+
+
+@triton.jit
+def either(a, b):
+    return a | b
+
+
+@triton.jit
+def integer_reductions(x, out, A: tl.constexpr, B: tl.constexpr):
+    a, b = tl.arange(0, A), tl.arange(0, B)
+    v = tl.load(x + a[:, None] * B + b[None, :])
+    tl.store(out + a, tl.reduce(v, 1, multiply))
+    tl.store(out + A + a, tl.reduce(v, 1, either))
+    tl.store(out + 2 * A + a, tl.xor_sum(v, axis=1))
+    tl.store(out + 3 * A + a, tl.max(v, axis=1).to(v.dtype))
+    tl.store(out + 4 * A + a, tl.min(v, axis=1).to(v.dtype))
+    tl.store(out + 5 * A + a, tl.sum(v, axis=1).to(v.dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64], ids=str)
+def test_integer_reductions(dtype: torch.dtype) -> None:
+    x = torch.randint(-100, 100, (4, 16), dtype=dtype)
+    out = torch.empty(6, 4, dtype=dtype)
+    integer_reductions[(1,)](x, out, A=4, B=16)
+    v = x.numpy()
+    with np.errstate(all="ignore"):
+        expected = [
+            np.multiply.reduce(v, 1, dtype=v.dtype), np.bitwise_or.reduce(v, 1), np.bitwise_xor.reduce(v, 1),
+            v.max(1), v.min(1), v.sum(1, dtype=v.dtype),
+        ]  # fmt: skip
+    for k, value in enumerate(expected):
+        assert np.array_equal(out[k].numpy(), value), f"row {k}"
+
+
+@triton.jit
+def float_reductions(x, out, A: tl.constexpr, B: tl.constexpr):
+    a, b = tl.arange(0, A), tl.arange(0, B)
+    v = tl.load(x + a[:, None] * B + b[None, :])
+    tl.store(out + a, tl.sum(v, axis=1))
+    tl.store(out + A + a, tl.max(v, axis=1))
+    tl.store(out + 2 * A + a, tl.min(v, axis=1))
+    tl.store(out + 3 * A + a, tl.reduce(v, 1, multiply))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
+def test_float_reductions(dtype: torch.dtype) -> None:
+    x, out = (torch.randint(-8, 9, (4, 16)) / 8).to(dtype), torch.empty(4, 4, dtype=dtype)
+    float_reductions[(1,)](x, out, A=4, B=16)
+    assert torch.equal(out[:3], torch.stack([x.sum(1), x.amax(1), x.amin(1)]))
+    torch.testing.assert_close(out[3].double(), x.double().prod(1), rtol=0.1, atol=1e-4)
+
+
+@triton.jit
+def larger(a, b):
+    return tl.maximum(a, b)
+
+
+@triton.jit
+def more_scans(x, out, T: tl.constexpr, C: tl.constexpr):
+    t, c = tl.arange(0, T), tl.arange(0, C)
+    o = t[:, None] * C + c[None, :]
+    v = tl.load(x + o)
+    tl.store(out + o, tl.cumprod(v, axis=1))
+    tl.store(out + T * C + o, tl.associative_scan(v, 0, larger, reverse=True))
+    tl.store(out + 2 * T * C + o, tl.cumsum(v, axis=0, dtype=tl.float32).to(v.dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float64, torch.float32], ids=str)
+def test_scans_of_other_kinds(dtype: torch.dtype) -> None:
+    x, out = torch.randint(1, 3, (8, 16)).to(dtype), torch.empty(3, 8, 16, dtype=dtype)
+    more_scans[(1,)](x, out, T=8, C=16)
+    assert torch.equal(out[0], x.cumprod(1).to(dtype))
+    assert torch.equal(out[1], x.flip(0).cummax(0).values.flip(0))
+    assert torch.equal(out[2], x.cumsum(0).to(dtype))

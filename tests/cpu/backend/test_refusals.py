@@ -11,11 +11,11 @@ import torch
 import triton
 import triton.language as tl
 
-from runtime.cpu.emit import elementwise, emitter, kernel  # noqa: F401  (kernel registers the statements)
+from runtime.cpu.emit import elementwise, emitter, kernel, libdevice  # noqa: F401  (kernel registers the statements)
 from runtime.cpu.emit.nest import RULES as INLINE_RULES
 from runtime.cpu.errors import CompilerMissing, LocalMemoryExceeded, MalformedIr, UnsupportedOp
 from runtime.cpu.ttir.parser import parse_module
-from runtime.cpu.ttir.verify import RULES, verify
+from runtime.cpu.ttir.verify import LIBDEVICE, RULES, verify
 
 
 @triton.jit
@@ -47,6 +47,32 @@ def test_unknown_element_type_is_named() -> None:
     x = torch.zeros(16, dtype=torch.int8).view(torch.float8_e5m2)
     with pytest.raises(Exception, match=r"fp8|f8"):
         eight_bit_float[(1,)](x, torch.empty(16), B=16)
+
+
+def test_refusals_say_what_to_do_instead() -> None:
+    def refusal(operation: str) -> str:
+        text = f"""
+#loc1 = loc("file.py":3:7)
+module {{
+  tt.func public @f(%a: f32 loc("a"(#loc))) attributes {{noinline = false}} {{
+    {operation} loc(#loc1)
+    tt.return loc(#loc1)
+  }} loc(#loc)
+}} loc(#loc)
+"""
+        with pytest.raises(UnsupportedOp) as caught:
+            verify(parse_module(text)[0])
+        return str(caught.value)
+
+    extern = '%0 = tt.extern_elementwise %a {libname = "", pure = true, symbol = "__nv_erfinvf"} : (f32) -> f32'
+    assert "device function erfinvf, nearest: " in refusal(extern)
+    assert "use tl.dot" in refusal("%0 = tt.dot_scaled %a : f32")
+    assert "8-bit floats are not supported" in refusal("%0 = tt.fp_to_fp %a, rounding = rtne : f32 -> f8E5M2")
+    message = refusal(
+        '%0 = "tt.mystery"(%a) ({\n    ^bb0(%b: f32):\n    tt.mystery.return %b : f32\n    }) : (f32) -> f32'
+    )
+    assert "file.py:3:7: kernel f: tt.mystery" in message
+    assert "runtime/cpu/ttir/verify.py" in message
 
 
 @triton.jit
@@ -84,9 +110,10 @@ module {
 
 
 def test_every_rule_has_an_emitter_and_every_emitter_a_rule() -> None:
-    structural = {"scf.yield", "scf.condition", "tt.reduce.return", "tt.scan.return"}
+    structural = {"scf.yield", "scf.condition", "tt.reduce.return", "tt.scan.return", "tt.map_elementwise.return"}
     emitted = set(emitter.STATEMENTS) | set(elementwise.TABLE) | set(INLINE_RULES)
     assert set(RULES) - structural == emitted - structural
+    assert set(LIBDEVICE) == set(libdevice.FUNCTIONS)
 
 
 def run(code: str, **env: str) -> subprocess.CompletedProcess:
