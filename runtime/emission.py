@@ -110,7 +110,7 @@ class Emitter:
         if not self.enabled or not seat.committed_len:
             return None
         self.flush(seat)
-        digest = seat.request.prefix.at(seat.request.tokens, seat.committed_len)
+        digest = seat.request.prefix.at(seat.text, seat.committed_len)
         checkpoint = self.cache.get((seat.committed_len, digest))
         if checkpoint is None or checkpoint.index is None:
             row = self.cache.reserve(protected=seat.request.prompt_key)
@@ -145,7 +145,7 @@ class Emitter:
     def _missing(self, seat: Seat, position: int) -> Emission | None:
         """What is to be written, without a row; None if the checkpoint exists already."""
         request = seat.request
-        digest, reasons = request.prefix.at(request.tokens, position), self._reasons(seat, position)
+        digest, reasons = request.prefix.at(seat.text, position), self._reasons(seat, position)
         if position == request.prompt_len:
             request.prompt_key = (position, digest)
         known = self.cache.get((position, digest))

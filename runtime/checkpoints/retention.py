@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import sys
+from array import array
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -55,6 +57,13 @@ def shared_pages(position: int, page_size: int, drafting: bool) -> int:
     return (position - 1 if drafting else position) // page_size
 
 
+def _as_bytes(tokens: Sequence[int]) -> bytes:
+    """Tokens as little-endian int32."""
+    if isinstance(tokens, array) and tokens.itemsize == 4 and sys.byteorder == "little":
+        return tokens.tobytes()
+    return np.asarray(tokens, dtype="<i4").tobytes()
+
+
 class PrefixHash:
     """Running blake2b over tokens as little-endian int32; the digest at p identifies tokens[:p]."""
 
@@ -66,7 +75,7 @@ class PrefixHash:
         """Digest of tokens[:position]; positions must not go down between calls, and tokens only grow."""
         assert position >= self.position
         if position > self.position:
-            self._hasher.update(np.asarray(tokens[self.position : position], dtype="<i4").tobytes())
+            self._hasher.update(_as_bytes(tokens[self.position : position]))
             self.position = position
         return self._hasher.digest()
 
