@@ -102,8 +102,7 @@ class WaitingQueue:
 
     def _rank(self, line: Line) -> tuple[int, int, int]:
         """The least goes first: effective priority, then service, then the older request."""
-        risen = (self._admissions - line.waits_from) // self.patience
-        return -line.priority - risen, self._service[line.client], next(iter(line.requests)).id
+        return -line.priority - self._risen(line), self._service[line.client], next(iter(line.requests)).id
 
     def highest(self) -> Request | None:
         """Who is next by priority alone, without what lines have risen by: the one that may take another's slot."""
@@ -155,7 +154,10 @@ class WaitingQueue:
     def effective_priority(self, request: Request) -> int:
         """Its own, and what its line has risen by. Raises KeyError if it does not wait."""
         line = self._lines[request.client, request.priority]
-        return line.priority + (self._admissions - line.waits_from) // self.patience
+        return line.priority + self._risen(line)
+
+    def _risen(self, line: Line) -> int:
+        return (self._admissions - line.waits_from) // self.patience
 
     # Looking
 

@@ -21,13 +21,6 @@ class Node:
         self.children: dict[int, Node] = {}
         self.checkpoint: Any = None
 
-    def above(self) -> Iterator[Node]:
-        """The nodes from this one's parent up to the root."""
-        node = self.parent
-        while node is not None:
-            yield node
-            node = node.parent
-
 
 Place = tuple[Node, int]  # a node and the `end` it had: it is still that place if it has a parent and that end
 
