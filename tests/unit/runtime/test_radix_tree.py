@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from runtime.checkpoints.tree import Node, RadixTree
+from runtime.checkpoints.tree import Node, Place, RadixTree
 
 CAPACITY = 20
 texts = st.text("abc", min_size=1, max_size=9)
@@ -217,3 +218,25 @@ def test_tokens_may_be_any_sequence_of_ids(tokens: list[int], more: list[int]) -
     for same in (tokens, tuple(tokens), array("i", tokens)):
         assert tree.match(same).length == len(tokens)
         assert tree.node_at(same).end == len(tokens)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_place_to_begin_at_changes_nothing(seed: int) -> None:
+    """Also one that has grown, was joined, or is gone: the tree is the one that begins at the root."""
+    rng = Random(seed)
+    plain, hinted = RadixTree(60), RadixTree(60)
+    places: list[tuple[tuple[int, ...], Place]] = []
+    for _ in range(120):
+        base, place = rng.choice(places) if places and rng.random() < 0.8 else ((), None)
+        text = (*base, *(rng.randrange(3) for _ in range(rng.randint(0, 4))))
+        if not text:
+            continue
+        nodes = [plain.node_at(text), hinted.node_at(text, place)]
+        if rng.random() < 0.5:
+            nodes[0].checkpoint = nodes[1].checkpoint = text
+        elif nodes[0].checkpoint is not None:
+            plain.release(nodes[0])
+            hinted.release(nodes[1])
+        places.append((text, (nodes[1], len(text))))
+        shapes = [sorted(str((n.end, tuple(n.edge), n.checkpoint)) for n in tree) for tree in (plain, hinted)]
+        assert shapes[0] == shapes[1] and plain.size == hinted.size
