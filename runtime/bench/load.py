@@ -322,12 +322,11 @@ def _prefill_us_per_token(runs: Sequence[Run]) -> float:
 def _budget_figures(
     runs: Sequence[Run], steps: Sequence[Step], decode_us: dict[int, float], free_us: float
 ) -> dict[str, Any]:
-    """One budget. budget_us: its tokens at the mean speed of so small chunks, free_us being that without a budget;
-    extra_us: a step with prefill, less one that only decodes as many slots; budget_share: extra_us / budget_us;
-    host_us: of those steps, no graphs.
+    """One budget. budget_us: its tokens at free_us each, the speed without a budget; extra_us: a step with prefill,
+    less one that only decodes as many slots; budget_share: extra_us / budget_us; host_us: of those steps, no graphs.
     """
     us_per_token = _prefill_us_per_token(runs)
-    budget_us = math.nan if runs[0].budget is None else runs[0].budget * us_per_token
+    budget_us = math.nan if runs[0].budget is None else runs[0].budget * free_us
     prefilling = [step for step in steps if step.chunks]
     extra = [step.microseconds - decode_us.get(step.slots, 0.0) for step in prefilling]
     firsts = [1e3 * (r.first_token_at - r.submitted_at) for run in runs for _, r in run.requests if r.first_token_at]
