@@ -139,6 +139,7 @@ class Limits:
     ring: int
     prefill_chunk: int
     prefill_rows: tuple[int, ...]
+    prefill_slots: int
     buckets: tuple[int, ...]
     page_size: int
     pages_per_slot: int

@@ -160,7 +160,7 @@ class Emitter:
 
     def _reasons(self, seat: Seat, position: int) -> Reason:
         request, step = seat.request, self.page_size if self.interval is None else self.interval
-        found = Reason.HELD
+        found = Reason.GRID if step and position % step == 0 else Reason.HELD
         if position == request.prompt_len:
             found |= Reason.PROMPT_END
         if position == request.answer_end:
@@ -169,6 +169,4 @@ class Emitter:
             found |= Reason.JUNCTION
         if position in request.asked:
             found |= Reason.ASKED
-        if step and position % step == 0:
-            found |= Reason.GRID
         return found

@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -21,6 +21,7 @@ from runtime.plan import PAD_SLOT_ID
 
 GraphKey = tuple["Phase", int, int, int]
 FREE_EMISSION = -1
+PADDED_ROWS = ("row_slot", "row_seat", "row_checkpoint")
 
 
 class Phase(StrEnum):
@@ -33,6 +34,15 @@ class Phase(StrEnum):
     SCORE = "score"
 
 
+class Chunk(NamedTuple):
+    """Neighbouring tokens of a slot's prompt, the first at position `start`. rows: checkpoint row by its position."""
+
+    slot: int
+    start: int
+    tokens: Sequence[int]
+    rows: Mapping[int, int]
+
+
 class Executor:
     """Graphs over one set of buffers. Graphs are recorded on first use and kept; drafting is fixed for all of them."""
 
@@ -42,7 +52,9 @@ class Executor:
         self.views: Mapping[str, memoryview] = buffers.host.views
         self.graphs: dict[GraphKey, Graph] = {}
         self._sections: dict[Phase, Callable[[int, int, int], Any]] = {
-            Phase.PREFILL: lambda rows, *_: package.step.prefill_chunk(buffers.b, rows, drafting),
+            Phase.PREFILL: lambda rows, *_: package.step.prefill_chunk(
+                buffers.b, self.limits.prefill_bucket(rows), rows, drafting
+            ),
             Phase.BEGIN: lambda bucket, _, drafts: package.step.begin_slots(buffers.b, bucket, drafting, drafts),
             Phase.STEP: lambda bucket, *drafts: package.step.step(buffers.b, bucket, drafting, *drafts),
             Phase.SAVE: lambda bucket, *_: package.step.save(buffers.b, bucket, 0),
@@ -53,14 +65,12 @@ class Executor:
 
     # Graphs
 
-    def graph(
-        self, phase: Phase, size: int, verify_drafts: int = 0, next_drafts: int = 0, slot: int | None = None
-    ) -> Graph:
-        """The graph of a key. size: rows of a prefill or score, else the bucket; slot: of a prefill."""
+    def graph(self, phase: Phase, size: int, verify_drafts: int = 0, next_drafts: int = 0) -> Graph:
+        """The graph of a key. size: rows of a prefill or score, else the bucket."""
         key = (phase, size, verify_drafts, next_drafts)
         graph = self.graphs.get(key)
         if graph is None:
-            self._idle(slot)
+            self._idle()
             section = self._sections[phase]
             run = partial(section, size, verify_drafts, next_drafts)
             graph = self.graphs[key] = record(run, self.package.compiling, self.package.device, self.eager)
@@ -73,21 +83,18 @@ class Executor:
         """
         for bucket in reversed(self.limits.buckets):
             self.graph(Phase.STEP, bucket, drafts, drafts)
+            self.graph(Phase.BEGIN, bucket, 0, drafts)
         for rows in reversed(self.limits.prefill_rows):
-            self.graph(Phase.PREFILL, rows, slot=0)
-        self.graph(Phase.BEGIN, 1, 0, drafts)
+            self.graph(Phase.PREFILL, rows)
         self.graph(Phase.SAVE, 1)
         return len(self.graphs)
 
-    def _idle(self, slot: int | None) -> None:
-        """Make a section harmless, for devices where recording runs it once: no slot and no row.
-
-        A prefill runs over no rows of the slot it is about to fill: all there is committed, and nothing changes.
-        """
+    def _idle(self) -> None:
+        """Make a section harmless, for devices where recording runs it once: no slot and no row."""
         if self.buffers.host.shared:
             return
-        self.seat_slots([] if slot is None else [slot])
-        for name in ("row_slot", "row_checkpoint"):
+        self.seat_slots([])
+        for name in PADDED_ROWS:
             self._fill(name, PAD_SLOT_ID)
         self._fill("row_count", 0)
         self.buffers.host.upload(everything=True)
@@ -119,10 +126,6 @@ class Executor:
     def slot_row(self, slots: Sequence[int]) -> array[int]:
         """Contents of `slot_idx` for `slots`."""
         return array("i", slots) + self._pads[: self.limits.max_slots - len(slots)]
-
-    def bucket(self, slots: int) -> int:
-        """The smallest bucket for a number of slots."""
-        return next(size for size in self.limits.buckets if size >= slots)
 
     def admit(self, slot: int, limit_len: int, temperature: float, seed: int, stops: Sequence[int]) -> None:
         """Start a slot from nothing: lengths zero, no emission, an empty page table."""
@@ -156,34 +159,41 @@ class Executor:
 
     # Operations
 
-    def prefill(self, slot: int, start: int, tokens: Sequence[int], rows: Mapping[int, int]) -> None:
-        """Run a chunk at positions start .. start + n - 1 of a slot. rows: checkpoint row by checkpoint position."""
-        count, views = len(tokens), self.views
-        graph = self.graph(Phase.PREFILL, self._prefill_size(count), slot=slot)
-        self.seat_slots([slot])
-        for name in ("row_slot", "row_checkpoint"):
+    def prefill(self, chunks: Sequence[Chunk]) -> None:
+        """Run a chunk of each of 1 .. prefill_slots slots, prefill_chunk tokens together at most, in one replay."""
+        graph = self.graph(Phase.PREFILL, self.limits.prefill_size(sum(len(chunk.tokens) for chunk in chunks)))
+        self.seat_slots([chunk.slot for chunk in chunks])
+        for name in PADDED_ROWS:
             self._fill(name, PAD_SLOT_ID)
-        for name in ("row_pos", "row_token", "row_count"):
+        for name in ("row_pos", "row_token", "row_first", "row_count"):
             self._fill(name, 0)
-        views["row_slot"][:count] = array("i", [slot]) * count
-        views["row_pos"][:count] = array("i", range(start, start + count))
-        views["row_token"][:count] = array("i", tokens)
-        views["row_count"][0] = count
-        for position, row in rows.items():
-            views["row_checkpoint"][position - 1 - start] = row
+        first = 0
+        for seat, chunk in enumerate(chunks):
+            self._write_rows(seat, first, chunk)
+            first += len(chunk.tokens)
         self._stale = True
         self.replay(graph)
 
-    def _prefill_size(self, count: int) -> int:
-        return next(size for size in self.limits.prefill_rows if size >= count)
+    def _write_rows(self, seat: int, first: int, chunk: Chunk) -> None:
+        """The rows `first ..` of a launch, for its seat number `seat`."""
+        slot, start, tokens, rows = chunk
+        count, views = len(tokens), self.views
+        views["row_first"][seat], views["row_count"][seat] = first, count
+        here = slice(first, first + count)
+        views["row_slot"][here] = array("i", [slot]) * count
+        views["row_seat"][here] = array("i", [seat]) * count
+        views["row_pos"][here] = array("i", range(start, start + count))
+        views["row_token"][here] = array("i", tokens)
+        for position, row in rows.items():
+            views["row_checkpoint"][first + position - 1 - start] = row
 
-    def begin(self, slot: int, next_drafts: int) -> int:
-        """Sample the first token of a slot, and its drafts. Returns the token."""
-        graph = self.graph(Phase.BEGIN, 1, 0, next_drafts)
-        self.seat_slots([slot])
+    def begin(self, slots: Sequence[int], next_drafts: int) -> list[int]:
+        """Sample the first token of each slot, and its drafts. Returns the tokens."""
+        graph = self.graph(Phase.BEGIN, self.limits.bucket(len(slots)), 0, next_drafts)
+        self.seat_slots(slots)
         self.replay(graph)
-        token: int = self.views["out_tokens"][slot * self.limits.max_rows]
-        return token
+        tokens, width = self.views["out_tokens"], self.limits.max_rows
+        return [tokens[slot * width] for slot in slots]
 
     def save(self, slot: int, position: int, row: int) -> None:
         """Fold the records of [state_len, position), then write checkpoint row `row`; state_len becomes position."""

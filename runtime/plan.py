@@ -81,6 +81,7 @@ class Limits:
     ring: int
     prefill_chunk: int
     prefill_rows: tuple[int, ...]
+    prefill_slots: int
     buckets: tuple[int, ...]
     page_size: int
     pages_per_slot: int
@@ -89,6 +90,18 @@ class Limits:
     checkpoint_interval: int | None
     max_stop_tokens: int
     vocab_size: int
+
+    def bucket(self, slots: int) -> int:
+        """The smallest bucket for a number of slots."""
+        return next(size for size in self.buckets if size >= slots)
+
+    def prefill_size(self, tokens: int) -> int:
+        """Rows of the launch that prefills a number of tokens."""
+        return next(size for size in self.prefill_rows if size >= tokens)
+
+    def prefill_bucket(self, rows: int) -> int:
+        """Slots of a prefill launch of a number of rows."""
+        return min(rows, self.prefill_slots)
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,10 @@ from time import perf_counter, perf_counter_ns
 from runtime.admission import Admission
 from runtime.checkpoints.cache import PrefixCache
 from runtime.checkpoints.checkpoint import Checkpoint
-from runtime.checkpoints.retention import NEVER
 from runtime.checkpoints.tiers import Tiers
 from runtime.emission import Emitter
 from runtime.errors import ResumeDiffers, StepCorrupt
-from runtime.executor import Executor, GraphKey, Phase
+from runtime.executor import Chunk, Executor, GraphKey, Phase
 from runtime.graphs import Graph
 from runtime.logprobs import logprobs
 from runtime.observe.canary import Canary
@@ -152,41 +151,74 @@ class Scheduler:
     # Prefill
 
     def _prefill(self, emitted: Emitted) -> None:
-        """Chunks of prompts, within the budget, the highest priority first; after its last one, a first token."""
-        budget, again = self.prefill_budget or NEVER, True
-        while again:
-            for seat in self.seats.by_priority():
-                size = min(self.prefill_chunk, seat.target_len - seat.committed_len, budget)
-                if size:
-                    self._chunk(seat, seat.committed_len + size)
-                    budget -= size
-                if seat.committed_len == seat.target_len:
-                    self._begin(seat, emitted)
-            again = self.prefill_budget is not None and budget > 0 and bool(self.seats.prefilling)
+        """Prompts of this step, packed into few launches; then first tokens of those that have ended, in one."""
+        for pack in self._packs():
+            begun = perf_counter_ns()
+            self._run_pack(pack)
+            self.counters.prefill_ns += perf_counter_ns() - begun
+        ended = [seat for seat in self.seats.prefilling if seat.committed_len == seat.target_len]
+        if ended:
+            self._begin(ended, emitted)
 
-    def _chunk(self, seat: Seat, end: int) -> None:
-        request, start, begun = seat.request, seat.committed_len, perf_counter_ns()
-        self.admission.make_room(seat, end)
-        emissions = self.emitter.rows(seat, end)
-        rows = {emission.position: emission.row for emission in emissions}
-        self.executor.prefill(seat.slot, start, seat.text[start:end], rows)
-        seat.committed_len = seat.state_len = end
-        for emission in emissions:
+    def _shares(self) -> Iterator[tuple[Seat, int]]:
+        """How many tokens of which prompt, the highest priority first: one chunk each, or what the budget allows."""
+        left = self.prefill_budget
+        for seat in self.seats.by_priority():
+            missing = seat.target_len - seat.committed_len
+            share = min(missing, self.prefill_chunk if left is None else left)
+            if left is not None:
+                left -= share
+            yield seat, share
+
+    def _packs(self) -> Iterator[list[tuple[Seat, int]]]:
+        """The shares cut into launches of at most prefill_chunk tokens of at most prefill_slots slots."""
+        pack: list[tuple[Seat, int]] = []
+        room = self.prefill_chunk
+        for seat, share in self._shares():
+            while share:
+                part = min(share, room)
+                pack.append((seat, part))
+                share, room = share - part, room - part
+                if not room or len(pack) == self.limits.prefill_slots:
+                    yield pack
+                    pack, room = [], self.prefill_chunk
+        if pack:
+            yield pack
+
+    def _run_pack(self, pack: list[tuple[Seat, int]]) -> None:
+        """One launch. What a prompt shares with those before it in the pack is known text already."""
+        chunks, emissions = [], []
+        for seat, size in pack:
+            start, end = seat.committed_len, seat.committed_len + size
+            self.admission.make_room(seat, end)
+            due = self.emitter.rows(seat, end)
+            emissions += [(seat, emission) for emission in due]
+            rows = {emission.position: emission.row for emission in due}
+            chunks.append(Chunk(seat.slot, start, seat.text[start:end], rows))
+            if self.emitter.enabled:
+                self.cache.learn(seat.text[:end])
+        self.executor.prefill(chunks)
+        for seat, size in pack:
+            seat.committed_len = seat.state_len = seat.committed_len + size
+            seat.request.prefilled_tokens += size
+            self.counters.prefilled_tokens += size
+        for seat, emission in emissions:
             self.emitter.publish(seat, emission)
-        if self.emitter.enabled:
-            self.cache.learn(seat.text[:end])
-        request.prefilled_tokens += end - start
-        self.counters.prefilled_tokens += end - start
-        self.counters.prefill_ns += perf_counter_ns() - begun
 
-    def _begin(self, seat: Seat, emitted: Emitted) -> None:
-        """The token after what was prefilled or restored: a new one, or once more the one a resumed request has."""
-        request = seat.request
+    def _begin(self, seats: list[Seat], emitted: Emitted) -> None:
+        """The tokens after what was prefilled or restored."""
         if not self.seats.decoding:
             self.drafted = self.drafts
         if self.executor.drafting:
-            self.admission.make_room(seat, seat.committed_len + max(self.drafted - 1, 0))
-        token = self.executor.begin(seat.slot, self.drafted)
+            for seat in seats:
+                self.admission.make_room(seat, seat.committed_len + max(self.drafted - 1, 0))
+        tokens = self.executor.begin([seat.slot for seat in seats], self.drafted)
+        for seat, token in zip(seats, tokens, strict=True):
+            self._begun(seat, token, emitted)
+
+    def _begun(self, seat: Seat, token: int, emitted: Emitted) -> None:
+        """A first token: a new one, or once more the one that a resumed request has."""
+        request = seat.request
         self.seats.begin_decoding(seat)
         request.progress = Progress.DECODE
         self.emitter.start(seat)
@@ -269,7 +301,7 @@ class Scheduler:
         """The graph of a step, looked up only when slots or drafts change; `_step_row` goes with it."""
         key = (slots, verify_drafts, next_drafts)
         if key != self._step_key or self._step_graph is None:
-            bucket = self.executor.bucket(len(slots))
+            bucket = self.executor.limits.bucket(len(slots))
             self._graph_key = (Phase.STEP, bucket, verify_drafts, next_drafts)
             self._step_graph = self.executor.graph(*self._graph_key)
             self._step_row, self._step_key = self.executor.slot_row(slots), key

@@ -25,7 +25,7 @@ def _slot_tiles(b: Builder) -> tuple[int, ...]:
 
 
 def lower(b: Builder, prefix: str, mixer: AttentionSpec, stream: str, layer: str, prefill: bool) -> list[Launch]:
-    """The mixer's launches onto the residual stream. A chunk's rows are all of one slot."""
+    """The mixer's launches onto the residual stream."""
     name, d, limits = prefix.replace(".", "_"), b.spec.d_model, b.limits
     heads, kv_heads, dim = mixer.num_heads, mixer.num_kv_heads, mixer.head_dim
     block = max(b.target.min_dot, next_power_of_two(dim))
@@ -82,17 +82,18 @@ def lower(b: Builder, prefix: str, mixer: AttentionSpec, stream: str, layer: str
         ),
         launch(
             attend,
-            ("slot_blocks", 1 if prefill else "bucket", kv_heads),
+            ("slot_blocks", "bucket", kv_heads),
             layer,
             f"{context} [rows, {heads * dim}] bf16",
             row_slot="row_slot",
             row_pos="row_pos",
+            row_first="row_first",
+            row_count="row_count",
             q=q,
             page_table="page_table",
             k_cache=k_cache,
             v_cache=v_cache,
             context=context,
-            rows_per_slot="rows" if prefill else "rows_per_slot",
         ),
         matmul(b, context, o_proj, stream, d, heads * dim, residual=True, layer=layer),
     ]

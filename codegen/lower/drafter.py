@@ -70,24 +70,37 @@ def lower_drafter(b: Builder) -> None:
         "row_slot",
         "row_pos",
         "row_token",
+        "row_first",
+        "row_count",
         "x",
         "rows_per_slot",
     )
     prefill_names = (
         "slot_idx",
         "committed_len",
-        "row_count",
+        "row_first",
+        "row_seat",
         "hidden_ring",
         "x",
         "row_slot",
         "row_pos",
         "draft_hidden",
     )
-    next_names = ("slot_idx", "committed_len", "tokens", "row_slot", "row_pos", "row_token", "draft_index")
+    next_names = (
+        "slot_idx",
+        "committed_len",
+        "tokens",
+        "row_slot",
+        "row_pos",
+        "row_token",
+        "row_first",
+        "row_count",
+        "draft_index",
+    )
     b.section(
         "drafter",
         "The MTP module over rows_per_slot rows of each slot; `stream` enters as hidden states and leaves as its own.",
-        ("stream", "bucket", "rows_per_slot"),
+        ("stream", "bucket", "rows", "rows_per_slot"),
         _module(b, mtp),
     )
     b.section(

@@ -9,6 +9,7 @@ from dsl.spec import Mamba2Spec
 
 MAX_STOP_TOKENS = 8
 SHORT_CHUNKS = (1, 4, 16, 32)
+PACKED_PROMPTS = 8
 
 
 def resolve_limits(spec: ModelSpec) -> Limits:
@@ -26,6 +27,7 @@ def resolve_limits(spec: ModelSpec) -> Limits:
         ring=ring,
         prefill_chunk=engine.prefill_chunk,
         prefill_rows=tuple(sorted({n for n in SHORT_CHUNKS if n < engine.prefill_chunk} | {engine.prefill_chunk})),
+        prefill_slots=min(engine.max_slots, PACKED_PROMPTS),
         buckets=powers_up_to(engine.max_slots),
         page_size=engine.page_size,
         pages_per_slot=pages,

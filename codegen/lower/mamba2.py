@@ -13,7 +13,7 @@ from dsl.spec import Mamba2Spec
 
 # Protocol buffers that both kernels of a verify step, and of a prefill chunk, take first.
 COMMITTED = ("slot_idx", "state_len", "committed_len", "row_count", "emit_position", "emit_checkpoint")
-PREFILLED = ("slot_idx", "committed_len", "row_count", "row_checkpoint")
+PREFILLED = ("slot_idx", "committed_len", "row_first", "row_count", "row_checkpoint")
 
 
 class Names(NamedTuple):
@@ -173,7 +173,7 @@ def _prefill_scan(b: Builder, names: Names, mixer: Mamba2Spec, layer: str) -> li
     return [
         launch(
             conv,
-            (-(-mixer.conv_dim // constants["BLOCK_C"]),),
+            ("bucket", -(-mixer.conv_dim // constants["BLOCK_C"])),
             layer,
             f"{activated} [rows, {mixer.conv_dim}] fp32",
             *PREFILLED,
@@ -186,7 +186,7 @@ def _prefill_scan(b: Builder, names: Names, mixer: Mamba2Spec, layer: str) -> li
         ),
         launch(
             scan,
-            (mixer.num_heads,),
+            ("bucket", mixer.num_heads),
             layer,
             f"{y} [rows, {mixer.d_inner}] fp32",
             *PREFILLED,

@@ -15,7 +15,15 @@ def declare_protocol(b: Builder) -> None:
     """Buffers of slots, rows and the residual stream."""
     limits, d = b.limits, b.spec.d_model
     slots, rows = limits.max_slots, b.max_rows
-    for name in ("committed_len", "state_len", "limit_len", "num_accepted", "row_count", "emit_checkpoint"):
+    for name in (
+        "committed_len",
+        "state_len",
+        "limit_len",
+        "num_accepted",
+        "row_first",
+        "row_count",
+        "emit_checkpoint",
+    ):
         b.buffer(name, (slots,), "int32", Role.PROTOCOL)
     for name in ("slot_idx", "emit_position"):
         b.buffer(name, (slots,), "int32", Role.PROTOCOL, fill="pad")
@@ -25,7 +33,7 @@ def declare_protocol(b: Builder) -> None:
     b.buffer("page_table", (slots, limits.pages_per_slot), "int32", Role.PROTOCOL)
     b.buffer("temperature", (slots,), "fp32", Role.PROTOCOL)
     b.buffer("seed", (slots,), "int64", Role.PROTOCOL)
-    for name in ("row_slot", "row_checkpoint"):
+    for name in ("row_slot", "row_seat", "row_checkpoint"):
         b.buffer(name, (rows,), "int32", Role.PROTOCOL, fill="pad")
     for name in ("row_pos", "row_token", "targets"):
         b.buffer(name, (rows,), "int32", Role.PROTOCOL)
@@ -122,6 +130,7 @@ def lower_verify(b: Builder) -> None:
         "row_slot",
         "row_pos",
         "row_token",
+        "row_first",
         "row_count",
         "rows_per_slot",
     )
@@ -172,22 +181,32 @@ def lower_prefill(b: Builder) -> None:
     """Sections `prefill` and `prefill_end`: the drafter's share runs between them."""
     hidden = b.kernel("prefill_hidden", "prefill_hidden", **ring_constants(b))
     advance = b.kernel("prefill_advance", "prefill_advance")
-    names = ("slot_idx", "committed_len", "row_count", "row_checkpoint", "x", "hidden_ring", "checkpoint_hidden")
+    names = (
+        "slot_idx",
+        "committed_len",
+        "row_first",
+        "row_count",
+        "row_seat",
+        "row_checkpoint",
+        "x",
+        "hidden_ring",
+        "checkpoint_hidden",
+    )
     b.section(
         "prefill",
-        "Run a chunk of one slot through all layers, committing its states.",
-        ("rows",),
+        "Run a chunk of each slot through all layers, committing their states.",
+        ("bucket", "rows"),
         [_embed(b), *_layers(b, prefill=True)],
     )
     b.section(
         "prefill_end",
         "Keep the hidden states that outlive the chunk; commit it.",
-        ("rows",),
+        ("bucket", "rows"),
         [
             launch(hidden, ("rows",), "commit", "hidden_ring, checkpoint_hidden", *names),
             launch(
                 advance,
-                (1,),
+                ("bucket",),
                 "commit",
                 "committed_len, state_len",
                 slot_idx="slot_idx",

@@ -20,7 +20,10 @@ from runtime.buffers import Buffers
 from runtime.executor import Phase
 from runtime.plan import Plan
 
-BY_BATCH = ("slot_idx", "row_count", "row_slot", "row_pos", "row_token", "row_checkpoint", "targets")
+BY_BATCH = (
+    *("slot_idx", "row_first", "row_count", "row_seat", "row_slot", "row_pos", "row_token", "row_checkpoint"),
+    "targets",
+)
 SEATED = 3
 
 

@@ -74,7 +74,7 @@ def call_section(package: Package, buffers: Buffers, drafting: bool, replay: Rep
     """Call the function of the step module that a replay stands for."""
     step, b = package.step, buffers.b
     if replay.phase is Phase.PREFILL:
-        step.prefill_chunk(b, replay.size, drafting)
+        step.prefill_chunk(b, package.plan.limits.prefill_bucket(replay.size), replay.size, drafting)
     elif replay.phase is Phase.BEGIN:
         step.begin_slots(b, replay.size, drafting, replay.next_drafts)
     elif replay.phase is Phase.STEP:
@@ -89,7 +89,8 @@ def planned(plan: Plan, drafting: bool, replay: Replay) -> list[tuple[Launch, Va
     """The launches that the plan wants for a replay, with the values of their scalars and of `stream`."""
     rows = {Phase.STEP: replay.verify_drafts + 1, Phase.SAVE: 0}.get(replay.phase, 1)
     slots: Values = {"bucket": replay.size, "rows_per_slot": rows, "rows": replay.size * rows}
-    chunk: Values = {"bucket": 1, "rows_per_slot": replay.size, "rows": replay.size}
+    bucket = plan.limits.prefill_bucket(replay.size)
+    chunk: Values = {"bucket": bucket, "rows_per_slot": replay.size, "rows": replay.size}
     found: list[tuple[Launch, Values]] = []
 
     def add(section: str, values: Values) -> None:

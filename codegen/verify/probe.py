@@ -31,7 +31,7 @@ class Replay:
         if self.phase is Phase.STEP:
             return f"step of bucket {self.size}, {self.verify_drafts} drafts verified, {self.next_drafts} made"
         if self.phase is Phase.PREFILL:
-            return f"prefill of {self.size} rows at {self.positions[0]}"
+            return f"prefill of {self.size} rows at {', '.join(map(str, self.positions))}"
         return str(self.phase.value)
 
 
@@ -84,15 +84,20 @@ class Probe:
         operation: Callable[..., Any] = getattr(self.executor, name)
         phase, limits = Phase(name), self.executor.limits
 
-        def run(slot: int, *args: Any) -> Any:
+        def run(first: Any, *args: Any) -> Any:
             size, drafts = 1, args[0] if phase is Phase.BEGIN else 0
+            slots = (first,)
             if phase is Phase.PREFILL:
-                size = next(rows for rows in limits.prefill_rows if rows >= len(args[1]))
+                size = limits.prefill_size(sum(len(chunk.tokens) for chunk in first))
+                slots = tuple(chunk.slot for chunk in first)
+            elif phase is Phase.BEGIN:
+                size, slots = limits.bucket(len(first)), tuple(first)
             elif phase is Phase.SCORE:
                 size = score_size(len(args[0]))
-            self._due = Replay(phase, size, 0, drafts, (slot,), (self.executor.views["committed_len"][slot],))
+            lengths = self.executor.views["committed_len"]
+            self._due = Replay(phase, size, 0, drafts, slots, tuple(lengths[slot] for slot in slots))
             try:
-                return operation(slot, *args)
+                return operation(first, *args)
             finally:
                 self._due = None  # a save whose state is not to be folded replays nothing
 
@@ -101,7 +106,7 @@ class Probe:
     def _step(self) -> Replay:
         slots = tuple(seat.slot for seat in self.scheduler.seats.decoding)
         positions = tuple(self.executor.views["committed_len"][slot] for slot in slots)
-        bucket = self.executor.bucket(len(slots))
+        bucket = self.executor.limits.bucket(len(slots))
         return Replay(Phase.STEP, bucket, self.scheduler.drafted, self.scheduler.drafts, slots, positions)
 
     def _watched(self, graph: Graph) -> None:

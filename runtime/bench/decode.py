@@ -166,7 +166,7 @@ def _shape(engine: Engine, options: BenchOptions) -> Shape:
 
 
 def _step_graph(engine: Engine, shape: Shape) -> Any:
-    bucket = engine.scheduler.executor.bucket(shape.slots)
+    bucket = engine.scheduler.executor.limits.bucket(shape.slots)
     return engine.scheduler.executor.graph(Phase.STEP, bucket, shape.verify_drafts, shape.next_drafts)
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from runtime.checkpoints.checkpoint import Checkpoint, CheckpointCounts, Key, Reason, common_pages
 from runtime.checkpoints.eviction import Worth, worth
@@ -164,6 +165,7 @@ class PrefixCache:
                 checkpoint = self._enter(tokens, position, digest, near)
                 self.counts.written += 1
             checkpoint.index, checkpoint.pages = index, tuple(pages)
+            self._moved(checkpoint)
         self.justify(checkpoint, reasons)
         return checkpoint
 
@@ -176,8 +178,11 @@ class PrefixCache:
 
     def justify(self, checkpoint: Checkpoint, reasons: Reason) -> None:
         """One more reason to keep a checkpoint, which counts as a use."""
-        checkpoint.reasons |= reasons
-        checkpoint.published = bool(checkpoint.reasons)
+        if reasons and reasons is not checkpoint.reasons:
+            checkpoint.reasons |= reasons
+        if checkpoint.reasons and not checkpoint.published:
+            checkpoint.published = True
+            self._moved(checkpoint)
         self.touch(checkpoint)
 
     # Holding and pinning
@@ -231,26 +236,37 @@ class PrefixCache:
 
     def _least(self, protected: Key | None) -> Checkpoint | None:
         """Of those that may go, the one of least worth; pages are only counted where they can decide."""
-        least, found = math.inf, None
-        for checkpoint in self.evictable(protected):
-            above = self._above(checkpoint)
-            saved = checkpoint.position - (above.position if above is not None else 0)
-            most = self.row_bytes + (len(checkpoint.pages) - common_pages(checkpoint, above)) * self.page_bytes
-            if saved < least * most * (self._clock - checkpoint.used + 1):
-                here = self.worth(checkpoint)
-                if here < least:
-                    least, found = here, checkpoint
+        least, found, now = math.inf, None, self._clock + 1
+        bounds = [((c.density or self._density(c)) / (now - c.used), c) for c in self._idle()]
+        for bound, checkpoint in sorted(bounds, key=itemgetter(0)):
+            if bound >= least:
+                break
+            if checkpoint.key != protected and (here := self.worth(checkpoint)) < least:
+                least, found = here, checkpoint
         return found
+
+    def _density(self, checkpoint: Checkpoint) -> float:
+        """At most worth * age: as if it shared pages with the one above only. Kept in it until that may change."""
+        above = self._above(checkpoint)
+        saved = checkpoint.position - (above.position if above is not None else 0)
+        most = self.row_bytes + (len(checkpoint.pages) - common_pages(checkpoint, above)) * self.page_bytes
+        checkpoint.density = saved / most
+        return checkpoint.density
+
+    def _moved(self, checkpoint: Checkpoint) -> None:
+        """A checkpoint comes or goes, in any tier: it and those next below it are measured anew."""
+        checkpoint.density = None
+        for below in self.tree.next_below(checkpoint.node):
+            below.density = None
 
     def evictable(self, protected: Key | None = None) -> list[Checkpoint]:
         """Checkpoints whose device row may be taken."""
-        return [
-            checkpoint
-            for checkpoint in self._entries.values()
-            if checkpoint.index is not None
-            and not (checkpoint.busy or checkpoint.pins or checkpoint.holders)
-            and checkpoint.key != protected
-        ]
+        return [checkpoint for checkpoint in self._idle() if checkpoint.key != protected]
+
+    def _idle(self) -> list[Checkpoint]:
+        """Those on the device that are not in use, pinned or held."""
+        entries = self._entries.values()
+        return [c for c in entries if c.index is not None and not (c.busy or c.pins or c.holders)]
 
     def worth(self, checkpoint: Checkpoint) -> float:
         """Tokens that it saves per byte and time since its last use; see runtime.checkpoints.eviction."""
@@ -280,6 +296,7 @@ class PrefixCache:
             return
         index, pages = checkpoint.index, checkpoint.pages
         checkpoint.index, checkpoint.pages = None, ()
+        self._moved(checkpoint)
         self.pages.drop(pages)
         self._free.append(index)
         if checkpoint.copy is None:
@@ -288,6 +305,7 @@ class PrefixCache:
     def _forget(self, checkpoint: Checkpoint) -> None:
         if self._entries.get(checkpoint.key) is checkpoint:
             del self._entries[checkpoint.key]
+            self._moved(checkpoint)
             self.tree.release(checkpoint.node)
 
     def _remove(self, checkpoint: Checkpoint) -> None:
@@ -352,7 +370,7 @@ class PrefixCache:
         self.tree = RadixTree(self.tree.capacity)
         for checkpoint in kept:
             checkpoint.node = self.tree.node_at(checkpoint.tokens[: checkpoint.position])
-            checkpoint.node.checkpoint = checkpoint
+            checkpoint.node.checkpoint, checkpoint.density = checkpoint, None
         used = {checkpoint.index for checkpoint in kept}
         self._free = [row for row in range(self.capacity - 1, -1, -1) if row not in used]
         self.pages.reset(checkpoint.pages for checkpoint in kept)

@@ -98,6 +98,16 @@ class RadixTree:
             if idle is not None and idle.parent is not None and idle.checkpoint is None and len(idle.children) == 1:
                 self._join(idle)
 
+    def next_below(self, node: Node) -> Iterator[Any]:
+        """The checkpoints below a node down to the first published one of each branch."""
+        pending = list(node.children.values())
+        while pending:
+            below = pending.pop()
+            if below.checkpoint is not None:
+                yield below.checkpoint
+            if below.checkpoint is None or not below.checkpoint.published:
+                pending += below.children.values()
+
     def _join(self, node: Node) -> None:
         """Give the edge of a node to its only child."""
         [child] = node.children.values()

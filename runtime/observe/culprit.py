@@ -21,7 +21,8 @@ from runtime.observe.footprint import Footprint, Kept, bits, differing
 from runtime.package import Package
 from runtime.traffic import Moved, Shape, step_launches
 
-ROW_LAYOUT = ("row_slot", "row_pos", "row_token", "row_count", "targets")  # written by several launches, for the next
+# Written by several launches, for the next.
+ROW_LAYOUT = ("row_slot", "row_pos", "row_token", "row_first", "row_count", "targets")
 Launch = Callable[[], None]
 Around = Callable[[int, dict[str, Any], Launch], None]
 

@@ -11,7 +11,7 @@ from dsl.reference.protocol import Phase as SlotPhase
 from dsl.reference.protocol import ProtocolMachine, ProtocolShape, SeatResult, Supplied
 from runtime.checkpoints.checkpoint import Checkpoint, Key
 from runtime.checkpoints.device_pool import DevicePool
-from runtime.executor import Executor, Phase
+from runtime.executor import Chunk, Executor, Phase
 from runtime.graphs import Graph
 from runtime.plan import PAD_SLOT_ID
 
@@ -59,8 +59,12 @@ class Lockstep(Executor):
             self.machine.release(slot)
         self.machine.admit(slot, limit_len, frozenset(stops))
 
-    def prefill(self, slot: int, start: int, tokens: Sequence[int], rows: Mapping[int, int]) -> None:
-        super().prefill(slot, start, tokens, rows)
+    def prefill(self, chunks: Sequence[Chunk]) -> None:
+        super().prefill(chunks)
+        for chunk in chunks:
+            self._prefilled(*chunk)
+
+    def _prefilled(self, slot: int, start: int, tokens: Sequence[int], rows: Mapping[int, int]) -> None:
         wanted = [start + i + 1 if start + i + 1 in rows else None for i in range(len(tokens))]
         result = self.machine.prefill(slot, tokens, wanted)
         for checkpoint in result.checkpoints:
@@ -68,11 +72,12 @@ class Lockstep(Executor):
         self._compare("committed_len", slot, result.committed_len)
         self._compare("state_len", slot, result.committed_len)
 
-    def begin(self, slot: int, next_drafts: int) -> int:
-        token = super().begin(slot, next_drafts)
+    def begin(self, slots: Sequence[int], next_drafts: int) -> list[int]:
+        tokens = super().begin(slots, next_drafts)
         drafts = next_drafts if self.drafting else 0
-        self._compare_seat(self.machine.begin(slot, drafts, Supplied((token,), self._drafts(slot, drafts))))
-        return token
+        for slot, token in zip(slots, tokens, strict=True):
+            self._compare_seat(self.machine.begin(slot, drafts, Supplied((token,), self._drafts(slot, drafts))))
+        return tokens
 
     def save(self, slot: int, position: int, row: int) -> None:
         committed = self.views["committed_len"][slot]

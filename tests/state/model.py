@@ -203,12 +203,15 @@ class Model:
         self.chunked += len(tokens)
         self._keep(seated.text, self.retained(track, start, end))
 
+    def laid_out(self, slot: int, end: int) -> None:
+        """A chunk that goes to `end` will run with the next launch: those laid out after it know its text."""
+        self.learn(self.seats[slot].text[:end])
+
     def prefilled(self, slot: int, count: int) -> None:
         """It has run."""
         seated = self.seats[slot]
         seated.committed += count
         seated.track.prefilled += count
-        self.learn(seated.text[: seated.committed])
 
     def begin(self, slot: int, token: int) -> None:
         """A slot has sampled its first token, or again the one that it had."""

@@ -9,7 +9,17 @@ import torch
 from runtime.engine import Engine
 from tests.state.bits import Bits
 
-WHOLE = ("row_slot", "row_pos", "row_token", "row_count", "row_checkpoint", "targets", "slot_idx")
+WHOLE = (
+    "row_slot",
+    "row_seat",
+    "row_pos",
+    "row_token",
+    "row_first",
+    "row_count",
+    "row_checkpoint",
+    "targets",
+    "slot_idx",
+)
 NONSENSE = (0x5A5A5A5A, -1)
 
 

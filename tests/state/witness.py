@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from dsl.reference.protocol import ProtocolMachine
@@ -10,7 +10,7 @@ from runtime.checkpoints.checkpoint import Checkpoint
 from runtime.checkpoints.device_pool import DevicePool
 from runtime.emission import Emitter
 from runtime.engine import Engine
-from runtime.executor import Executor, Phase
+from runtime.executor import Chunk, Executor, Phase
 from runtime.graphs import Graph
 from runtime.plan import PAD_SLOT_ID
 from runtime.seats import Seat
@@ -42,15 +42,18 @@ class Witness(Lockstep):
         self._have(checkpoint)
         super().restore(slot, checkpoint, pages, copied)
 
-    def prefill(self, slot: int, start: int, tokens: Sequence[int], rows: Mapping[int, int]) -> None:
-        self.model.prefill(slot, start, tokens)
-        super().prefill(slot, start, tokens, rows)
-        self.model.prefilled(slot, len(tokens))
+    def prefill(self, chunks: Sequence[Chunk]) -> None:
+        for chunk in chunks:
+            self.model.prefill(chunk.slot, chunk.start, chunk.tokens)
+        super().prefill(chunks)
+        for chunk in chunks:
+            self.model.prefilled(chunk.slot, len(chunk.tokens))
 
-    def begin(self, slot: int, next_drafts: int) -> int:
-        token = super().begin(slot, next_drafts)
-        self.model.begin(slot, token)
-        return token
+    def begin(self, slots: Sequence[int], next_drafts: int) -> list[int]:
+        tokens = super().begin(slots, next_drafts)
+        for slot, token in zip(slots, tokens, strict=True):
+            self.model.begin(slot, token)
+        return tokens
 
     def save(self, slot: int, position: int, row: int) -> None:
         super().save(slot, position, row)
@@ -103,6 +106,8 @@ def _observe_layout(emitter: Emitter, model: Model) -> None:
 
     def observed(seat: Seat, end: int) -> object:
         model.find_junction(seat.slot)
-        return rows(seat, end)
+        emissions = rows(seat, end)
+        model.laid_out(seat.slot, end)
+        return emissions
 
     emitter.rows = observed

@@ -25,7 +25,7 @@ SHAPES = [(4, 2, 16, 8), (3, 1, 24, 16), (2, 2, 32, 32), (8, 1, 8, 16)]
 
 @dataclass
 class Case:
-    """Buffers of one launch; NaN wherever no row may look. rows [seats][rows_per_slot]: (slot or -1, position)."""
+    """Buffers of one launch; NaN wherever no row may look. rows: of each seat, (slot or -1, position)."""
 
     shape: tuple[int, int, int, int]
     rows: list[list[tuple[int, int]]]
@@ -51,6 +51,8 @@ class Case:
         self.tensors = {
             "row_slot": torch.tensor([slot for slot, _ in flat], dtype=torch.int32),
             "row_pos": torch.tensor([position for _, position in flat], dtype=torch.int32),
+            "row_first": torch.tensor([sum(map(len, self.rows[:i])) for i in range(len(self.rows))], dtype=torch.int32),
+            "row_count": torch.tensor([len(rows) for rows in self.rows], dtype=torch.int32),
             "q": q.bfloat16(),
             "page_table": table,
             "k_cache": k.bfloat16().unflatten(3, (block // 2, 2)).transpose(2, 3).contiguous(),
@@ -74,13 +76,14 @@ class Case:
 
     def by_row(self) -> torch.Tensor:
         context = self._context()
-        attention_by_row[(len(context), self.shape[1])](**self.tensors, context=context, **self.constants)
+        tensors = {name: tensor for name, tensor in self.tensors.items() if name not in ("row_first", "row_count")}
+        attention_by_row[(len(context), self.shape[1])](**tensors, context=context, **self.constants)
         return context
 
     def by_tile(self, kernel, tile: int) -> torch.Tensor:
-        context, size = self._context(), len(self.rows[0])
+        context, size = self._context(), max(map(len, self.rows))
         grid = (-(-size // tile), len(self.rows), self.shape[1])
-        kernel[grid](**self.tensors, context=context, rows_per_slot=size, BLOCK_M=tile)
+        kernel[grid](**self.tensors, context=context, BLOCK_M=tile)
         return context
 
     def _context(self) -> torch.Tensor:
@@ -110,11 +113,11 @@ def bits(context: torch.Tensor) -> torch.Tensor:
 
 
 def draw_rows(rng: Random, limit: int) -> list[list[tuple[int, int]]]:
-    """Rows of a launch: a step's, an accepted prefix, or a chunk whose first row may be empty; stale positions."""
-    seats, size = rng.choice([(1, rng.randint(1, 20)), (SLOTS, rng.randint(1, 8))])
+    """Rows of a launch: a step's, an accepted prefix, or chunks whose first row may be empty; stale positions."""
+    sizes = rng.choice([[rng.randint(1, 20)], [rng.randint(1, 8)] * SLOTS, [rng.randint(0, 12) for _ in range(SLOTS)]])
     stale = rng.choice((0, 10**6))
     rows = []
-    for slot in rng.sample(range(SLOTS), seats):
+    for slot, size in zip(rng.sample(range(SLOTS), len(sizes)), sizes, strict=True):
         start = rng.choice((0, rng.randint(0, limit - size)))
         first, last = rng.choice([(0, size), (0, rng.randint(0, size)), (1, size), (0, 0)])
         rows.append([(slot, start + i) if first <= i < last else (-1, stale) for i in range(size)])

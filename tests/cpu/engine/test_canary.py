@@ -33,7 +33,7 @@ class Watched:
 
     def key(self) -> GraphKey:
         """Of the step that the scheduler is about to make."""
-        bucket = self.executor.bucket(len(self.scheduler.seats.decoding))
+        bucket = self.executor.limits.bucket(len(self.scheduler.seats.decoding))
         return (Phase.STEP, bucket, self.scheduler.drafted, self.scheduler.drafts)
 
     def replay(self, graph: Graph) -> None:

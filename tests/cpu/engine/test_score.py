@@ -31,11 +31,11 @@ class Scorer:
         self.executor, scheduler = engine.scheduler.executor, engine.scheduler
         begin, accept = self.executor.begin, scheduler._accept
 
-        def scored_begin(slot, next_drafts):
-            token = begin(slot, next_drafts)
-            seat = next(seat for seat in scheduler.seats.all() if seat.slot == slot)
-            self._score(seat, 1)
-            return token
+        def scored_begin(slots, next_drafts):
+            tokens = begin(slots, next_drafts)
+            for slot in slots:
+                self._score(next(seat for seat in scheduler.seats.all() if seat.slot == slot), 1)
+            return tokens
 
         def scored_accept(seat, verified, tokens, emitted):
             self._score(seat, len(tokens))

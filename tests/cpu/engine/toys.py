@@ -174,7 +174,7 @@ def poison_free(engine: Engine) -> None:
         "checkpoint": scheduler.cache.free_rows(),
     }
     engine.buffers.poison(engine.buffers.poisonable(), free)
-    engine.buffers.poison(["row_pos", "row_token", "targets", "row_count", "row_slot"])
+    engine.buffers.poison(["row_pos", "row_token", "targets", "row_first", "row_count", "row_seat", "row_slot"])
     per_slot = ("committed_len", "state_len", "num_accepted", "tokens", "out_tokens", "limit_len", "page_table", "seed")
     engine.buffers.poison(per_slot, {"protocol": slots})
 

@@ -420,6 +420,7 @@ class CacheMachine(RuleBasedStateMachine):
             measured = self.cache.measure(checkpoint)
             assert (measured.saved_tokens, measured.bytes, measured.age) == self.model.measure(entry)
             assert checkpoint.node.checkpoint is checkpoint and checkpoint.node.end == len(entry.text)
+            assert (checkpoint.density or self.cache._density(checkpoint)) == self.cache._density(checkpoint)
 
     def counts_are_the_same(self) -> None:
         counts = {name: getattr(self.cache.counts, name) for name in COUNTED}
