@@ -16,7 +16,7 @@ from typing import Any
 
 DTYPE_BYTES: Mapping[str, int] = {"bf16": 2, "fp32": 4, "int32": 4, "int64": 8}
 GRID_SYMBOLS = ("rows", "bucket", "row_blocks", "slot_blocks")
-SECTION_SCALARS = ("rows", "bucket", "rows_per_slot", "draft_index")
+SECTION_SCALARS = ("rows", "bucket", "rows_per_slot", "draft_index", "num_drafts")
 PAD_SLOT_ID = -1
 
 
@@ -147,6 +147,7 @@ class Limits:
     checkpoint_slots: int
     checkpoint_interval: int | None
     max_stop_tokens: int
+    max_biases: int
     vocab_size: int
 
 

@@ -314,13 +314,6 @@ class MtpMixer(SpecError):
     template = "names a {kind} layer; the MTP module needs an attention layer{hint}"
 
 
-class DraftsWithoutMtp(SpecError):
-    """Drafts asked for where nothing can make them."""
-
-    code = "drafts_without_mtp"
-    template = "must be 0 without `mtp`: nothing else drafts"
-
-
 class SparseInterval(SpecError):
     """A checkpoint interval shorter than what one step can pass."""
 

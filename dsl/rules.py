@@ -76,10 +76,8 @@ def model_sizes(spec: ModelSpec) -> Mistakes:
 
 
 def mtp_module(spec: ModelSpec) -> Mistakes:
-    """The MTP module is an attention layer with one of each input, and nothing drafts without it."""
+    """The MTP module is an attention layer with one of each input."""
     if spec.mtp is None:
-        if spec.engine.max_drafts > 0:
-            yield errors.DraftsWithoutMtp(("engine", "max_drafts"), spec.engine.max_drafts)
         return
     layer = spec.layers.get(spec.mtp.layer)
     if layer is not None and not isinstance(layer.mixer, AttentionSpec):

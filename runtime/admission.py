@@ -29,8 +29,8 @@ class Admission:
         request.progress = Progress.PREFILL
         self._note_time(request)
         request.prefix = PrefixHash()
-        self.executor.admit(seat.slot, request.limit_len, request.temperature, request.seed, sorted(request.stops))
         seat.text = array("i", request.tokens[: request.target_len])
+        self.executor.admit(seat.slot, seat.text, request.prompt_len, request.options)
         seat.target_len = len(seat.text)
         checkpoint = self._past(request, seat.text)
         if checkpoint is not None:

@@ -11,6 +11,7 @@ import torch
 import triton
 from torch import Tensor
 
+from runtime.adaptive import AdaptiveDrafts
 from runtime.buffers import Buffers
 from runtime.checkpoints.cache import PrefixCache
 from runtime.checkpoints.device_pool import DevicePool
@@ -20,7 +21,7 @@ from runtime.checkpoints.image import ImageLayout, image_layout
 from runtime.checkpoints.pages import PagePool
 from runtime.checkpoints.tiers import Tiers
 from runtime.errors import BadOption, TargetUnusable
-from runtime.executor import Executor
+from runtime.executor import Drafter, Executor
 from runtime.observe.canary import Canary
 from runtime.package import Package
 from runtime.plan import Plan
@@ -31,6 +32,7 @@ DEFAULT_DRAFTS = 3
 MOST_THREADS = 1 << 10
 MOST = 1 << 62
 AS_BUILT = "as built"
+AUTO = "auto"
 Interval = int | None | Literal["as built"]
 
 
@@ -38,8 +40,9 @@ Interval = int | None | Literal["as built"]
 class EngineOptions:
     """The options of `Engine`, unchecked, as its docstring describes them."""
 
-    drafts: int | None = None
+    drafts: int | Literal["auto"] | None = None
     drafting: bool | None = None
+    drafter: str | None = None
     slots: int | None = None
     threads: int | None = None
     eager: bool = False
@@ -67,7 +70,10 @@ def assemble(package: Package, weights: str | Path | Mapping[str, Tensor], optio
     plan = package.plan
     limits = plan.limits
     check_usable(package)
-    drafts, drafting = drafts_and_drafting(plan, options.drafts, options.drafting)
+    auto = options.drafts == AUTO
+    asked = None if options.drafts == AUTO else options.drafts
+    drafts, drafter = drafts_and_drafter(plan, asked, True if auto else options.drafting, options.drafter)
+    drafting = drafter is Drafter.MTP
     slots = in_range("slots", _or(options.slots, limits.max_slots), 1, limits.max_slots)
     chunk = in_range("prefill_chunk", _or(options.prefill_chunk, limits.prefill_chunk), 1, limits.prefill_chunk)
     budget = options.prefill_budget
@@ -96,7 +102,7 @@ def assemble(package: Package, weights: str | Path | Mapping[str, Tensor], optio
         reserved_pages=slots * limits.pages_per_slot,
     )
     host = HostPool(layout, rows, pages, pinned=package.device.type == "cuda") if rows else None
-    executor = Executor(package, buffers, drafting, options.eager)
+    executor = Executor(package, buffers, drafter, options.eager)
     canary = Canary(executor, options.canary) if options.canary != 0 else None
     scheduler = Scheduler(
         executor,
@@ -109,6 +115,8 @@ def assemble(package: Package, weights: str | Path | Mapping[str, Tensor], optio
         interval=interval,
         canary=canary,
     )
+    if auto:
+        scheduler.adaptive = AdaptiveDrafts(limits.max_drafts)
     return Parts(buffers, scheduler, buffers.memory)
 
 
@@ -146,16 +154,31 @@ def in_range(option: str, value: int, low: int, high: int) -> int:
     return value
 
 
-def drafts_and_drafting(plan: Plan, drafts: int | None, drafting: bool | None) -> tuple[int, bool]:
-    """Drafts per step and whether the MTP module runs at all, from what was asked. Raises BadOption."""
+def drafts_and_drafter(
+    plan: Plan, drafts: int | None, drafting: bool | None, drafter: str | None = None
+) -> tuple[int, Drafter]:
+    """Drafts per step and what makes them, from what was asked. Raises BadOption.
+
+    Asked for nothing: the MTP module, if there is one. Asked for drafts without one: lookup.
+    """
     most = plan.limits.max_drafts
     if drafting is not None and not isinstance(drafting, bool):
         raise BadOption(option="drafting", value=drafting, allowed="True, False or None")
-    drafts = min(DEFAULT_DRAFTS, most) if drafts is None else in_range("drafts", drafts, 0, most)
-    drafting = plan.has_drafter and (drafts > 0 if drafting is None else drafting)
-    if drafts and not drafting:
+    own = Drafter.MTP if plan.has_drafter else Drafter.LOOKUP
+    found = _drafter(plan, drafter) if drafter is not None else own
+    default = most if drafter is not None or plan.has_drafter else 0
+    drafts = min(DEFAULT_DRAFTS, default) if drafts is None else in_range("drafts", drafts, 0, most)
+    runs = drafts > 0 if drafting is None else drafting
+    if drafts and not runs:
         raise BadOption(option="drafts", value=drafts, allowed="0 without drafting")
-    return drafts, drafting
+    return drafts, found if runs else Drafter.NONE
+
+
+def _drafter(plan: Plan, asked: str) -> Drafter:
+    fitting = [str(kind) for kind in Drafter if kind is not Drafter.MTP or plan.has_drafter]
+    if asked not in fitting:
+        raise BadOption(option="drafter", value=asked, allowed=f"one of {', '.join(fitting)}")
+    return Drafter(asked)
 
 
 def check_usable(package: Package) -> None:

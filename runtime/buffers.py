@@ -14,7 +14,7 @@ from runtime.plan import PAD_SLOT_ID, Buffer, Plan
 from runtime.weights import Weights, read_sources
 
 TORCH_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "int32": torch.int32, "int64": torch.int64}
-DEVICE_ONLY = ("tokens", "targets")
+DEVICE_ONLY = ("tokens", "targets", "slot_text", "token_counts", "grammar_mask")
 DEVICE_OWNED = ("committed_len", "state_len", "num_accepted", "out_tokens")
 EVERY_STEP = ("slot_idx", "emit_position", "emit_checkpoint")
 POISON_INT = 0x5A5A5A5A

@@ -20,11 +20,13 @@ from runtime.bench import (
     BenchOptions,
     ChatOptions,
     CostOptions,
+    DraftsOptions,
     LoadOptions,
     Model,
     run_bench,
     run_chat,
     run_cost,
+    run_drafts,
     run_load,
 )
 from runtime.bench.common import Progress
@@ -33,7 +35,8 @@ from runtime.cpu.errors import CpuBackendError
 from runtime.engine import Engine
 from runtime.errors import BadOption, OutputFailed, RuntimeStateError, WeightsNotFound
 from runtime.package import Package, open_package
-from runtime.request import SEED_RANGE, Request
+from runtime.request import Request
+from runtime.sampling import SEED_RANGE
 
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
@@ -119,6 +122,15 @@ def generate(
     max_new_tokens: Annotated[int, typer.Option(help="Tokens of the answer at most.")] = 128,
     temperature: Temperature = 0.0,
     seed: Seed = 0,
+    top_k: Annotated[int, typer.Option(help="Most likely tokens to draw from; 0: all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Share of probability to draw from.")] = 1.0,
+    min_p: Annotated[float, typer.Option(help="Least probability to draw, as a share of the largest.")] = 0.0,
+    repetition_penalty: Annotated[float, typer.Option(help="Against tokens of prompt and output; 1: none.")] = 1.0,
+    presence_penalty: Annotated[float, typer.Option(help="Off the logit of what was put out.")] = 0.0,
+    frequency_penalty: Annotated[float, typer.Option(help="The same, per time.")] = 0.0,
+    min_tokens: Annotated[int, typer.Option(help="Tokens of the answer before any stop.")] = 0,
+    stop: Annotated[list[str] | None, typer.Option(help="Text that ends the answer; repeatable.")] = None,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after an end token.")] = False,
     drafts: Drafts = None,
     threads: Threads = None,
     target: Target = None,
@@ -126,7 +138,7 @@ def generate(
     stream: Annotated[bool, typer.Option(help="Print text as it comes.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Continue a prompt.
+    """Continue a prompt. docs/sampling.md defines how its tokens are drawn.
 
     Example: python -m runtime generate build/tiny_hybrid --prompt "def main():" --max-new-tokens 64
     """
@@ -136,7 +148,21 @@ def generate(
         text = sys.stdin.buffer.read() if prompt == "-" else prompt
         package = open_package(directory, target)
         engine = Engine(package, find_weights(package, weights), drafts=drafts, threads=threads, eager=eager)
-        request = engine.submit(text, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
+        request = engine.submit(
+            text,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            seed=seed,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            repetition_penalty=repetition_penalty,
+            presence_penalty=presence_penalty,
+            frequency_penalty=frequency_penalty,
+            min_tokens=min_tokens,
+            stop=stop or (),
+            stop_at_eos=not ignore_eos,
+        )
         _answer(engine, request, show=stream and not as_json)
         result = engine.result(request)
         if as_json:
@@ -222,6 +248,7 @@ class Scenario(StrEnum):
     CHAT = "chat"
     LOAD = "load"
     COST = "cost"
+    DRAFTS = "drafts"
 
 
 OWN_OPTIONS = {
@@ -229,6 +256,7 @@ OWN_OPTIONS = {
     Scenario.CHAT: ("interval", "temperature"),
     Scenario.LOAD: ("requests", "rounds"),
     Scenario.COST: (),
+    Scenario.DRAFTS: ("prompt_tokens", "new_tokens", "temperature", "requests", "rounds"),
 }
 DECODE_PANEL, CHAT_PANEL, LOAD_PANEL = ("Scenario decode", "Scenario chat", "Scenario load")
 
@@ -288,6 +316,8 @@ def bench(
 
     cost: what writing a checkpoint adds to a step, beside a memcpy, and how soon a resumed prompt decodes.
 
+    drafts: decode speed on code, prose and random bytes with every fixed number of drafts, and with "auto".
+
     Kernels are compiled and graphs recorded before the clock starts. chat, load and cost check what they promise, the
     answers against a cold engine too: exit code 1 if anything does not hold.
 
@@ -336,6 +366,8 @@ def _measure(scenario: Scenario, model: Model, chosen: dict[str, Any], progress:
         return run_chat(model, ChatOptions(**chosen | {"interval": _interval(chosen.get("interval", "0"))}), progress)
     if scenario is Scenario.LOAD:
         return run_load(model, LoadOptions(**chosen), progress)
+    if scenario is Scenario.DRAFTS:
+        return run_drafts(model, DraftsOptions(**chosen), progress)
     if scenario is Scenario.COST:
         return run_cost(model, CostOptions(), progress)
     content, eager = _read_text(chosen.pop("text", None)), chosen.pop("eager", False)

@@ -117,32 +117,3 @@ def attend_page(scores, b_v, top, total, acc):
     rescale = tl.exp(top - new_top)
     total = total * rescale[:, None] + weights
     return new_top, total, tl.dot(weights.to(tl.bfloat16), b_v, acc * rescale[:, None])
-
-
-@triton.jit
-def gumbel(seed, position, token):
-    """Standard Gumbel noise of (seed, position, token id): Philox 4x32-10, `u` strictly inside (0, 1)."""
-    zero = token * 0
-    bits, _, _, _ = tl.philox(seed, token, zero + position, zero, zero)
-    u = ((bits >> 9).to(tl.float32) + 0.5) * 1.1920928955078125e-07
-    return -tl.log(-tl.log(u))
-
-
-@triton.jit
-def choose_token(logits, temperature, seed, position, VOCAB: tl.constexpr, BLOCK_V: tl.constexpr):
-    """`argmax(logits / temperature + gumbel)`, `argmax(logits)` at temperature 0; ties to the lowest id.
-
-    logits: pointer to VOCAB fp32. Returns an int32 in [0, VOCAB).
-    """
-    best = -float("inf")
-    token = VOCAB
-    for i_v in range(0, VOCAB, BLOCK_V):
-        o_v = i_v + tl.arange(0, BLOCK_V)
-        z = tl.load(logits + o_v, mask=o_v < VOCAB, other=-float("inf"))
-        if temperature > 0.0:
-            z = z / temperature + gumbel(seed, position, o_v)
-        top = tl.max(z, axis=0)
-        first = tl.min(tl.where(z == top, o_v, VOCAB), axis=0)
-        token = tl.where(top > best, first, token)
-        best = tl.maximum(best, top)
-    return tl.minimum(token, VOCAB - 1)

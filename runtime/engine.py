@@ -7,18 +7,24 @@ import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
-from runtime.assemble import EngineOptions, Interval, assemble, in_range
+from runtime.adaptive import AdaptiveDrafts
+from runtime.assemble import AUTO, EngineOptions, Interval, assemble, in_range
 from runtime.checkpoints.account import CacheView
 from runtime.checkpoints.retention import asked_positions
 from runtime.checkpoints.store import Store
 from runtime.errors import BadOption, EngineClosed, EngineInUse, ForeignRequest, NotNow, NotRetained, QueueFull
+from runtime.executor import Drafter
+from runtime.grammar import Matcher, check_matcher
 from runtime.observe.stats import Stats, tokens_per_step
 from runtime.package import Package, open_package
-from runtime.request import Options, Progress, Request, acceptance, check_options, check_prompt, ids_of
+from runtime.plan import Limits
+from runtime.request import Options, Progress, Request, acceptance, check_end, check_prompt, ids_of
+from runtime.sampling import sampling_of
+from runtime.stops import stop_strings
 from runtime.tokenizer import ByteTokenizer, TextStream
 
 Prompt = str | bytes | Sequence[int]
@@ -52,9 +58,11 @@ class Engine:
     those that wait stay, and the engine can be used on.
 
     package: path or opened package. weights: path of a safetensors file, or tensors by name.
-    drafts: tokens drafted per step, default 3 or what the package allows. drafting: run the MTP module although drafts
-    is 0, so that set_drafts can raise it later; default: if drafts is not 0. slots: requests decoded together, default
-    all the package has. threads: CPU threads. eager: no graphs.
+    drafts: tokens drafted per step, default 3 or what the package allows; "auto": as many as measured acceptance and
+    step times make worth while. drafting: run the drafter although drafts is
+    0, so that set_drafts can raise it later; default: if drafts is not 0. drafter: "mtp", the model's module, or
+    "lookup", earlier places of the text that read like its end; default: the module if there is one. slots: requests
+    decoded together, default all the package has. threads: CPU threads. eager: no graphs.
     prefill_chunk: tokens per prefill launch. prefill_budget: prompt tokens per step over all slots, so that answers
     under way are not held up; default one chunk of each. max_queue: requests that may wait.
     checkpoints: keep and resume from recurrent states. interval: of those on the way, None for every page, n for every
@@ -73,8 +81,9 @@ class Engine:
         package: str | Path | Package,
         weights: str | Path | Mapping[str, Tensor],
         *,
-        drafts: int | None = None,
+        drafts: int | Literal["auto"] | None = None,
         drafting: bool | None = None,
+        drafter: str | None = None,
         slots: int | None = None,
         threads: int | None = None,
         eager: bool = False,
@@ -93,6 +102,7 @@ class Engine:
         options = EngineOptions(
             drafts=drafts,
             drafting=drafting,
+            drafter=drafter,
             slots=slots,
             threads=threads,
             eager=eager,
@@ -126,8 +136,18 @@ class Engine:
         max_new_tokens: int = 128,
         temperature: float = 0.0,
         seed: int = 0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
+        logit_bias: Mapping[int, float] | None = None,
+        grammar: Matcher | None = None,
+        min_tokens: int = 0,
         stop_tokens: Sequence[int] = (),
         stop_at_eos: bool = True,
+        stop: str | bytes | Sequence[str | bytes] = (),
         priority: int = 0,
         client: str = "",
         deadline: float | None = None,
@@ -136,11 +156,15 @@ class Engine:
     ) -> Request:
         """Queue a request. A str or bytes prompt gets `bos` first if the model has one; ids are taken as they are.
 
-        temperature 0 is greedy. stop_tokens: ids that end the answer, with `eos` unless stop_at_eos is off; the one
-        that did is part of the tokens, not of the text. priority: the higher goes first, and takes the slot of a lower
-        one. client: whom fairness among equal priorities is kept for. deadline: seconds from now until it is given up.
-        checkpoints: positions to keep, tokens from the start, or negative: back from the end of the prompt. logprobs:
-        report each output token's log-probability and so many most likely tokens, in request.logprobs.
+        temperature 0 is greedy. A token is a function of the text before it, the seed and these options: top_k, top_p,
+        min_p keep the most likely tokens; penalties and logit_bias change logits; see docs/sampling.md. grammar: an
+        xgrammar.GrammarMatcher, or what has its methods, that no other request uses. min_tokens: before any stop.
+        stop_tokens: ids that end the answer, with `eos` unless stop_at_eos is off; the one that did is part of the
+        tokens, not of the text. stop: text that ends it, and is not part of its text. priority: the higher goes first,
+        and takes the slot of a lower one. client: whom fairness among equal priorities is kept for. deadline: seconds
+        from now until it is given up. checkpoints: positions to keep, tokens from the start, or negative: back from the
+        end of the prompt. logprobs: report each output token's log-probability and so many most likely tokens, in
+        request.logprobs.
 
         Raises PromptEmpty, PromptNotText, NotTokenIds, PromptTooLong, TokenOutOfRange, BadOption, TooManyStopTokens or
         QueueFull.
@@ -151,14 +175,30 @@ class Engine:
         eos = self.tokenizer.specials.get("eos")
         own = [eos] if eos is not None and stop_at_eos else []
         stops = frozenset([*ids_of("stop_tokens", stop_tokens), *own])
-        check_options(limits, max_new_tokens, temperature, seed, stops)
+        check_end(limits, max_new_tokens, stops)
+        sampling = sampling_of(
+            limits,
+            temperature=temperature,
+            seed=seed,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            repetition_penalty=repetition_penalty,
+            presence_penalty=presence_penalty,
+            frequency_penalty=frequency_penalty,
+            logit_bias=logit_bias or {},
+            min_tokens=min_tokens,
+        )
+        if grammar is not None:
+            check_matcher(grammar)
         check_prompt(limits, tokens)
         self._check_queue()
         options = Options(
             limit_len=min(len(tokens) + max_new_tokens, limits.max_context),
-            temperature=float(temperature),
-            seed=seed,
+            sampling=sampling,
             stops=stops,
+            stop=stop_strings(stop),
+            grammar=grammar,
             priority=in_range("priority", priority, -(1 << 31), 1 << 31),
             client=_text("client", client),
             deadline=None if deadline is None else time.perf_counter() + _seconds("deadline", deadline),
@@ -172,6 +212,11 @@ class Engine:
 
     def _encode(self, prompt: Prompt) -> list[int]:
         return self.tokenizer.encode(prompt) if isinstance(prompt, (str, bytes)) else ids_of("prompt", prompt)
+
+    @staticmethod
+    def _check_no_grammar(request: Request, what: str) -> None:
+        if request.options.grammar is not None:
+            raise BadOption(option="request", value=f"{what} with a grammar", allowed="none: its matcher has one state")
 
     def _take_id(self) -> int:
         self._next_id += 1
@@ -210,13 +255,13 @@ class Engine:
             limit = min(kept + in_range("max_new_tokens", max_new_tokens, 1, 1 << 62), limits.max_context)
         if kept >= limit:
             raise BadOption(option="at", value=kept, allowed=f"less than the limit of {limit} tokens")
-        check_options(limits, 1, request.temperature, seed, request.stops)
+        self._check_no_grammar(request, "fork")
         self._check_queue()
         child = Request(
             self._take_id(),
             request.tokens[:kept],
             request.prompt_len,
-            _in_time(replace(request.options, limit_len=limit, seed=seed)),
+            _in_time(replace(_reseeded(limits, request.options, seed), limit_len=limit)),
             self,
             points=request.asked,
             asked=request.asked,
@@ -235,8 +280,9 @@ class Engine:
         self.check_mine(request)
         if not request.output:
             raise NotNow(request=request.id, progress=request.progress, what="rewind", needed="a first token")
-        options = _in_time(request.options if seed is None else replace(request.options, seed=seed))
-        check_options(self.package.plan.limits, 1, options.temperature, options.seed, options.stops)
+        self._check_no_grammar(request, "rewind")
+        limits = self.package.plan.limits
+        options = _in_time(request.options if seed is None else _reseeded(limits, request.options, seed))
         own = {checkpoint.position: checkpoint for checkpoint in self.scheduler.retained_by(request)}
         if type(to) is not int or to not in own:
             positions = ", ".join(map(str, own)) or "none"
@@ -280,17 +326,20 @@ class Engine:
         running = next((seat.request for seat in self.scheduler.seats.all()), None)
         if running is not None:
             raise NotNow(request=running.id, progress=running.progress, what="warm_up", needed="an engine at rest")
-        return self.scheduler.executor.warm_up(self.scheduler.drafts)
+        scheduler, most = self.scheduler, self.package.plan.limits.max_drafts
+        return scheduler.executor.warm_up([scheduler.drafts] if scheduler.adaptive is None else range(most + 1))
 
-    def set_drafts(self, drafts: int) -> None:
+    def set_drafts(self, drafts: int | Literal["auto"]) -> None:
         """Draft this many tokens per step from now on. Raises BadOption beyond the package, or without drafting."""
         self.check_open()
+        scheduler, auto = self.scheduler, drafts == AUTO
+        drafts = scheduler.drafts if drafts == AUTO else drafts
         highest = self.package.plan.limits.max_drafts
-        if drafts and not self.scheduler.executor.drafting:
-            left_out = "0: the MTP module was left out; make the engine with drafting=True"
-            allowed = left_out if self.package.plan.has_drafter else "0: the model has no MTP module"
+        if (drafts or auto) and scheduler.executor.drafter is Drafter.NONE:
+            allowed = "0: this engine has no drafter; make it with drafting=True, or with drafts"
             raise BadOption(option="drafts", value=drafts, allowed=allowed)
-        self.scheduler.drafts = in_range("drafts", drafts, 0, highest)
+        scheduler.drafts = in_range("drafts", drafts, 0, highest)
+        scheduler.adaptive = AdaptiveDrafts(highest) if auto else None
 
     # Conveniences
 
@@ -304,7 +353,7 @@ class Engine:
         self.check_open()
         request = prompt if isinstance(prompt, Request) else self.submit(prompt, **options)  # type: ignore[arg-type]
         self.check_mine(request)
-        text, shown = TextStream(), request.prompt_len
+        text, shown = TextStream(request.options.stop), request.prompt_len
         try:
             while not request.finished or shown < len(request.tokens):
                 if not request.finished:
@@ -351,7 +400,7 @@ class Engine:
     def result(self, request: Request) -> Result:
         """What a finished request produced; also after `close`, and from any thread."""
         self._check_own(request)
-        text = self.tokenizer.decode(_spoken(request, request.output))
+        text = TextStream(request.options.stop).push(_spoken(request, request.output), final=True)
         return Result(text, tuple(request.output), request.finish_reason or "running", request)
 
     # State
@@ -449,6 +498,12 @@ def _text(option: str, value: str) -> str:
     return value
 
 
+def _reseeded(limits: Limits, options: Options, seed: int) -> Options:
+    """With another seed. Raises BadOption."""
+    sampling_of(limits, seed=seed)
+    return replace(options, sampling=replace(options.sampling, seed=seed))
+
+
 def _in_time(options: Options) -> Options:
     """Without a deadline that has passed."""
     late = options.deadline is not None and options.deadline <= time.perf_counter()
@@ -463,4 +518,4 @@ def _seconds(option: str, value: float) -> float:
 
 def _spoken(request: Request, tokens: Sequence[int]) -> Sequence[int]:
     """Output tokens without the stop token that ended the answer."""
-    return tokens[:-1] if request.finish_reason == "stop" and tokens else tokens
+    return tokens[:-1] if request.finish_reason == "stop" and tokens and tokens[-1] in request.stops else tokens

@@ -6,18 +6,23 @@ Everything the host prepares is rewritten completely before a replay, padding in
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from runtime.buffers import Buffers
 from runtime.checkpoints.checkpoint import Checkpoint
+from runtime.grammar import Matcher, fill_masks
 from runtime.graphs import Graph, record
 from runtime.package import Package
 from runtime.plan import PAD_SLOT_ID
+from runtime.request import Options
+from runtime.sampling import write_sampling
 
 GraphKey = tuple["Phase", int, int, int]
 FREE_EMISSION = -1
@@ -34,6 +39,14 @@ class Phase(StrEnum):
     SCORE = "score"
 
 
+class Drafter(StrEnum):
+    """What proposes drafts: the model's MTP module, places of the slot's text that read like its end, or nothing."""
+
+    NONE = "none"
+    MTP = "mtp"
+    LOOKUP = "lookup"
+
+
 class Chunk(NamedTuple):
     """Neighbouring tokens of a slot's prompt, the first at position `start`. rows: checkpoint row by its position."""
 
@@ -44,24 +57,29 @@ class Chunk(NamedTuple):
 
 
 class Executor:
-    """Graphs over one set of buffers. Graphs are recorded on first use and kept; drafting is fixed for all of them."""
+    """Graphs over one set of buffers, recorded on first use and kept. The drafter is fixed for all of them."""
 
-    def __init__(self, package: Package, buffers: Buffers, drafting: bool, eager: bool) -> None:
-        self.package, self.buffers, self.drafting, self.eager = package, buffers, drafting, eager
+    def __init__(self, package: Package, buffers: Buffers, drafter: Drafter, eager: bool) -> None:
+        self.package, self.buffers, self.drafter, self.eager = package, buffers, drafter, eager
         self.limits = package.plan.limits
         self.views: Mapping[str, memoryview] = buffers.host.views
         self.graphs: dict[GraphKey, Graph] = {}
         self._sections: dict[Phase, Callable[[int, int, int], Any]] = {
             Phase.PREFILL: lambda rows, *_: package.step.prefill_chunk(
-                buffers.b, self.limits.prefill_bucket(rows), rows, drafting
+                buffers.b, self.limits.prefill_bucket(rows), rows, drafter
             ),
-            Phase.BEGIN: lambda bucket, _, drafts: package.step.begin_slots(buffers.b, bucket, drafting, drafts),
-            Phase.STEP: lambda bucket, *drafts: package.step.step(buffers.b, bucket, drafting, *drafts),
+            Phase.BEGIN: lambda bucket, _, drafts: package.step.begin_slots(buffers.b, bucket, drafter, drafts),
+            Phase.STEP: lambda bucket, *drafts: package.step.step(buffers.b, bucket, drafter, *drafts),
             Phase.SAVE: lambda bucket, *_: package.step.save(buffers.b, bucket, 0),
             Phase.SCORE: lambda rows, *_: package.step.score(buffers.b, rows),
         }
         self._pads = array("i", [PAD_SLOT_ID] * self.limits.max_slots)
         self._stale = True
+
+    @property
+    def drafting(self) -> bool:
+        """Whether the MTP module runs."""
+        return self.drafter is Drafter.MTP
 
     # Graphs
 
@@ -76,14 +94,15 @@ class Executor:
             graph = self.graphs[key] = record(run, self.package.compiling, self.package.device, self.eager)
         return graph
 
-    def warm_up(self, drafts: int) -> int:
-        """Record the graphs of requests without logprobs at `drafts` drafts per step. Returns how many there are.
+    def warm_up(self, drafts: Iterable[int]) -> int:
+        """Record the graphs of requests without logprobs, for these numbers of drafts per step, and from none to each.
 
-        No slot may be in use.
+        Returns how many there are. No slot may be in use.
         """
-        for bucket in reversed(self.limits.buckets):
-            self.graph(Phase.STEP, bucket, drafts, drafts)
-            self.graph(Phase.BEGIN, bucket, 0, drafts)
+        for bucket, number in product(reversed(self.limits.buckets), drafts):
+            self.graph(Phase.STEP, bucket, number, number)
+            self.graph(Phase.STEP, bucket, 0, number)
+            self.graph(Phase.BEGIN, bucket, 0, number)
         for rows in reversed(self.limits.prefill_rows):
             self.graph(Phase.PREFILL, rows)
         self.graph(Phase.SAVE, 1)
@@ -127,16 +146,15 @@ class Executor:
         """Contents of `slot_idx` for `slots`."""
         return array("i", slots) + self._pads[: self.limits.max_slots - len(slots)]
 
-    def admit(self, slot: int, limit_len: int, temperature: float, seed: int, stops: Sequence[int]) -> None:
-        """Start a slot from nothing: lengths zero, no emission, an empty page table."""
+    def admit(self, slot: int, text: Sequence[int], prompt_len: int, options: Options) -> None:
+        """Start a slot from nothing: lengths zero, no emission, an empty page table. text: to be processed."""
         views, limits = self.views, self.limits
         views["committed_len"][slot] = views["state_len"][slot] = 0
-        views["limit_len"][slot] = limit_len
-        views["temperature"][slot] = temperature  # type: ignore[call-overload]
-        views["seed"][slot] = seed
+        views["limit_len"][slot] = options.limit_len
+        write_sampling(self.buffers, slot, options.sampling, text, prompt_len, options.grammar is not None)
         views["emit_position"][slot] = FREE_EMISSION
         views["emit_checkpoint"][slot] = 0
-        start = slot * limits.max_stop_tokens
+        start, stops = slot * limits.max_stop_tokens, sorted(options.stops)
         self._fill("stop_tokens", PAD_SLOT_ID, start, limits.max_stop_tokens)
         views["stop_tokens"][start : start + len(stops)] = array("i", stops)
         self._fill("page_table", 0, slot * limits.pages_per_slot, limits.pages_per_slot)
@@ -147,6 +165,17 @@ class Executor:
         start = slot * self.limits.pages_per_slot + first
         self.views["page_table"][start : start + len(pages)] = array("i", pages)
         self._stale = True
+
+    def mask(self, slot: int, matcher: Matcher, num_drafts: int) -> None:
+        """Have a grammar say what the next rows of a slot may choose: after none, one ... of its drafts."""
+        drafts = self.buffers["tokens"][slot, 1 : 1 + num_drafts].tolist() if num_drafts else []
+        masks = self.buffers["grammar_mask"][slot, : 1 + num_drafts]
+        if masks.device.type == "cpu":
+            fill_masks(matcher, masks, drafts)
+        else:
+            filled = torch.empty(masks.shape, dtype=masks.dtype)
+            fill_masks(matcher, filled, drafts)
+            masks.copy_(filled)
 
     def arm(self, slot: int, position: int, row: int) -> None:
         """The next commit of the slot that passes `position` writes checkpoint row `row`."""

@@ -81,11 +81,12 @@ class AsyncFront:
             raise BadOption(option=", ".join(options), value=options, allowed="only with a prompt, not a request")
         listener = Listener(asyncio.get_running_loop())
         request = await self._request(lambda engine: self._worker.listen(engine, listener, prompt, options))
-        text = TextStream()
+        text = TextStream(request.options.stop)
         try:
             while (news := await listener.wait()).end is None:
                 yield Piece(text.push(news.tokens), tuple(news.tokens))
-            spoken = news.tokens[:-1] if news.end.reason == "stop" else news.tokens
+            stopped = news.end.reason == "stop" and news.tokens and news.tokens[-1] in request.stops
+            spoken = news.tokens[:-1] if stopped else news.tokens
             piece = Piece(text.push(spoken, final=True), tuple(news.tokens))
             if piece.text or piece.tokens:
                 yield piece

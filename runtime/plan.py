@@ -89,6 +89,7 @@ class Limits:
     checkpoint_slots: int
     checkpoint_interval: int | None
     max_stop_tokens: int
+    max_biases: int
     vocab_size: int
 
     def bucket(self, slots: int) -> int:

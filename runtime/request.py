@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 import operator
 import time
 from collections.abc import Iterable, Sequence
@@ -16,11 +15,10 @@ from torch import Tensor
 from runtime.checkpoints.checkpoint import Checkpoint, Key
 from runtime.checkpoints.retention import PrefixHash
 from runtime.errors import BadOption, NotTokenIds, PromptEmpty, PromptTooLong, TokenOutOfRange, TooManyStopTokens
+from runtime.grammar import Matcher
 from runtime.logprobs import Logprobs
 from runtime.plan import Limits
-
-LEAST_TEMPERATURE = 1e-6  # fp32 logits divided by less could overflow; it is greedy but for exact ties
-SEED_RANGE = range(-(1 << 63), 1 << 63)
+from runtime.sampling import Sampling
 
 
 class Progress(StrEnum):
@@ -36,15 +34,17 @@ class Progress(StrEnum):
 class Options:
     """What was asked of a request, checked. limit_len: tokens at most, prompt included; stops: ids that end it.
 
-    priority: the higher goes first, and may preempt; client: whom fairness is kept for; deadline: perf_counter seconds;
-    checkpoints: positions to keep, from the start, or back from the prompt end; logprobs: report so many most likely
-    tokens beside each output token, None for none.
+    stop: text that ends it, as bytes; grammar: a matcher that says which tokens may come; priority: the higher goes
+    first, and may preempt; client: whom fairness is kept for; deadline: perf_counter seconds; checkpoints: positions to
+    keep, from the start, or back from the prompt end; logprobs: report so many most likely tokens beside each output
+    token, None for none.
     """
 
     limit_len: int
-    temperature: float = 0.0
-    seed: int = 0
+    sampling: Sampling = field(default_factory=Sampling)
     stops: frozenset[int] = frozenset()
+    stop: tuple[bytes, ...] = ()
+    grammar: Matcher | None = None
     priority: int = 0
     client: str = ""
     deadline: float | None = None
@@ -103,12 +103,12 @@ class Request:
     @property
     def temperature(self) -> float:
         """0 is greedy."""
-        return self.options.temperature
+        return self.options.sampling.temperature
 
     @property
     def seed(self) -> int:
         """Of the sampling noise."""
-        return self.options.seed
+        return self.options.sampling.seed
 
     @property
     def stops(self) -> frozenset[int]:
@@ -225,26 +225,13 @@ def _id(value: object) -> int:
     return operator.index(value)  # type: ignore[arg-type]
 
 
-def check_options(limits: Limits, max_new_tokens: int, temperature: float, seed: int, stops: frozenset[int]) -> None:
-    """Raise BadOption, TokenOutOfRange or TooManyStopTokens."""
+def check_end(limits: Limits, max_new_tokens: int, stops: frozenset[int]) -> None:
+    """What ends a request. Raises BadOption, TokenOutOfRange or TooManyStopTokens."""
     if type(max_new_tokens) is not int or max_new_tokens < 1:
         raise BadOption(option="max_new_tokens", value=max_new_tokens, allowed="an integer of at least 1")
-    if not _finite(temperature) or 0 < temperature < LEAST_TEMPERATURE:
-        allowed = f"0 (greedy) or a finite number from {LEAST_TEMPERATURE:g} on"
-        raise BadOption(option="temperature", value=temperature, allowed=allowed)
-    if type(seed) is not int or seed not in SEED_RANGE:
-        raise BadOption(option="seed", value=seed, allowed="a 64-bit signed integer")
     check_tokens("stop_tokens", sorted(stops), limits.vocab_size)
     if len(stops) > limits.max_stop_tokens:
         raise TooManyStopTokens(count=len(stops), limit=limits.max_stop_tokens)
-
-
-def _finite(value: object) -> bool:
-    """Whether a value is a number, zero or more, that a float can hold."""
-    try:
-        return isinstance(value, numbers.Real) and not isinstance(value, bool) and 0 <= float(value) < math.inf
-    except (OverflowError, ValueError):
-        return False
 
 
 def check_prompt(limits: Limits, tokens: Sequence[int]) -> None:

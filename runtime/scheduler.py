@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter, perf_counter_ns
 
+from runtime.adaptive import AdaptiveDrafts
 from runtime.admission import Admission
 from runtime.checkpoints.cache import PrefixCache
 from runtime.checkpoints.checkpoint import Checkpoint
@@ -17,6 +18,7 @@ from runtime.checkpoints.tiers import Tiers
 from runtime.emission import Emitter
 from runtime.errors import ResumeDiffers, StepCorrupt
 from runtime.executor import Chunk, Executor, GraphKey, Phase
+from runtime.grammar import follow
 from runtime.graphs import Graph
 from runtime.logprobs import logprobs
 from runtime.observe.canary import Canary
@@ -25,6 +27,7 @@ from runtime.observe.watch import AcceptanceWatch
 from runtime.request import Options, Progress, Request
 from runtime.roster import Roster
 from runtime.seats import Seat
+from runtime.stops import stopped_at
 
 Emitted = list[tuple[Request, list[int]]]
 
@@ -59,6 +62,7 @@ class Scheduler:
         self.canary = canary
         self.watch = AcceptanceWatch(lambda: None if canary is None else canary.agreed)
         self.drafts = self.drafted = drafts
+        self.adaptive: AdaptiveDrafts | None = None
         self.prefill_chunk, self.prefill_budget = prefill_chunk, prefill_budget
         self._last_end = 0
         self._midway = False
@@ -212,6 +216,11 @@ class Scheduler:
         if self.executor.drafting:
             for seat in seats:
                 self.admission.make_room(seat, seat.committed_len + max(self.drafted - 1, 0))
+        for seat in seats:
+            if (matcher := seat.request.options.grammar) is not None:
+                if seat.request.pending:
+                    matcher.rollback(1)
+                self.executor.mask(seat.slot, matcher, 0)
         tokens = self.executor.begin([seat.slot for seat in seats], self.drafted)
         for seat, token in zip(seats, tokens, strict=True):
             self._begun(seat, token, emitted)
@@ -223,10 +232,15 @@ class Scheduler:
         request.progress = Progress.DECODE
         self.emitter.start(seat)
         self.roster.release_children(request)
+        if self.adaptive is not None:
+            self.adaptive.joined()
         if request.pending:
             self._check_again(request, token)
             seat.text.append(token)
+            if request.options.grammar is not None:
+                follow(request.options.grammar, [token])
             return
+        _, ended = self._ends(request, [token])
         if request.first_token_at is None:
             request.first_token_at = perf_counter()
             self.counters.first_token_seconds.add(request.first_token_at - request.submitted_at)
@@ -234,7 +248,7 @@ class Scheduler:
         request.pending = True
         request.drawn += 1
         self._report(seat, seat.committed_len, [token], emitted)
-        self._finish_if_due(seat, token)
+        self._finish_if_due(seat, token, ended)
 
     def _check_again(self, request: Request, token: int) -> None:
         if token != request.tokens[-1]:
@@ -257,13 +271,19 @@ class Scheduler:
 
     def _decode(self, emitted: Emitted) -> None:
         """One step of every decoding slot."""
-        seats, verify, drafts = self.seats.decoding, self.drafted, self.drafts
+        seats, verify = self.seats.decoding, self.drafted
+        if self.adaptive is not None:
+            self.drafts = self.adaptive.choose(self.limits.bucket(len(seats)))
+            verify = self.drafts if self.drafts <= verify else 0  # so that few graphs do: K to K, and 0 to K
+        drafts = self.drafts
         rows = verify + (drafts if drafts > 1 else 1)
         for seat in seats:
             if seat.committed_len + rows > seat.room:
                 self.admission.make_room(seat, seat.committed_len + rows)
             if seat.next_due <= seat.committed_len:
                 self.emitter.arm(seat)
+            if seat.request.options.grammar is not None:
+                self.executor.mask(seat.slot, seat.request.options.grammar, verify)
         slots = [seat.slot for seat in seats]
         graph, views = self._graph(slots, verify, drafts), self.executor.views
         views["slot_idx"][:] = self._step_row
@@ -274,6 +294,9 @@ class Scheduler:
             self.counters.step_seconds.add((ended - begun) * 1e-9)
             if self._last_end:
                 self.counters.timeline.append((begun - self._last_end, ended - begun))
+        if self.adaptive is not None:
+            steady = self._last_end and verify == drafts and not twice
+            self._observe(seats, verify, (ended - self._last_end) * 1e-9 if steady else None)
         self._last_end = ended
         self.drafted = drafts
         self.counters.steps += 1
@@ -286,6 +309,12 @@ class Scheduler:
             self._accept(seat, verify, out_tokens[at : at + count].tolist(), emitted)
             if verify and not seat.request.finished:
                 self.watch.add(seat.request, verify, count, batch)
+
+    def _observe(self, seats: list[Seat], drafts: int, seconds: float | None) -> None:
+        """Tell what chooses the number of drafts how a step went."""
+        assert self.adaptive is not None
+        accepted = [self.executor.views["num_accepted"][seat.slot] - 1 for seat in seats]
+        self.adaptive.observe(self.limits.bucket(len(seats)), drafts, seconds, accepted)
 
     def _replay(self, graph: Graph, slots: list[int]) -> bool:
         """Run a step; True if the canary ran it twice: the graphs may be others now."""
@@ -313,6 +342,7 @@ class Scheduler:
         request = seat.request
         if seat.emit is not None:
             self.emitter.emitted(seat)
+        tokens, ended = self._ends(request, tokens)
         start = seat.state_len = seat.committed_len
         seat.committed_len += len(tokens)
         request.tokens += tokens
@@ -322,14 +352,29 @@ class Scheduler:
                 counts = accepted[verified] = [0] * (verified + 2)
             counts[len(tokens)] += 1
         self._report(seat, start + 1, tokens, emitted)
-        self._finish_if_due(seat, tokens[-1])
+        self._finish_if_due(seat, tokens[-1], ended)
 
     # Leaving
 
-    def _finish_if_due(self, seat: Seat, last: int) -> None:
+    @staticmethod
+    def _ends(request: Request, tokens: list[int]) -> tuple[list[int], str | None]:
+        """New tokens up to the one that ends the answer for a reason that the kernels do not know, and the reason."""
+        options, ended = request.options, None
+        if options.grammar is not None:
+            count, ended = follow(options.grammar, tokens)
+            tokens = tokens[:count]
+        if options.stop:
+            output = [*request.output, *tokens]
+            count = stopped_at(options.stop, output, len(tokens), options.sampling.min_tokens) or 0
+            tokens, ended = (tokens[:count], "stop") if count else (tokens, ended)
+        return tokens, ended
+
+    def _finish_if_due(self, seat: Seat, last: int, ended: str | None) -> None:
         request = seat.request
         if last in request.stops:
             self._finish(seat, "stop")
+        elif ended is not None:
+            self._finish(seat, ended)
         elif len(request.tokens) >= request.limit_len:
             self._finish(seat, "limit")
 

@@ -6,8 +6,7 @@ import codecs
 from collections.abc import Iterable, Sequence
 
 from runtime.errors import PromptNotText
-
-NUM_BYTES = 256
+from runtime.stops import NUM_BYTES, Visible
 
 
 class ByteTokenizer:
@@ -34,11 +33,16 @@ class ByteTokenizer:
 
 
 class TextStream:
-    """Text of tokens that arrive in pieces: a character is passed on once all its bytes are there."""
+    """Text of tokens that arrive in pieces: a character is passed on once all its bytes are there.
 
-    def __init__(self) -> None:
+    stops: strings at the first of which it ends; what may become one waits too.
+    """
+
+    def __init__(self, stops: Sequence[bytes] = ()) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._visible = Visible(stops)
 
     def push(self, tokens: Iterable[int], final: bool = False) -> str:
         """Text completed by `tokens`; final: also what is left, malformed or not."""
-        return self._decoder.decode(bytes(token for token in tokens if token < NUM_BYTES), final)
+        said = bytes(token for token in tokens if token < NUM_BYTES)
+        return self._decoder.decode(self._visible.push(said, final), final)

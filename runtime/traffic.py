@@ -18,7 +18,7 @@ class Shape:
     verify_drafts: int
     next_drafts: int
     context: int
-    drafting: bool
+    drafter: str
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Moved:
 
 
 def step_launches(plan: Plan, shape: Shape) -> Iterator[Moved]:
-    """The launches of `step(b, bucket, drafting, verify_drafts, next_drafts)`, in the order of the step module."""
+    """The launches of `step(b, bucket, drafted_by, verify_drafts, next_drafts)`, in the order of the step module."""
     for section, rows in _sections(shape):
         for launch in plan.sections[section]:
             moved = sum(_bytes(plan, launch, plan.buffers[name], rows, shape) for name in _buffers(plan, launch))
@@ -55,7 +55,9 @@ def _sections(shape: Shape) -> Iterator[tuple[str, int]]:
     """(section, rows) in order."""
     rows = shape.slots * (shape.verify_drafts + 1)
     yield from (("verify", rows), ("accept", rows))
-    if not shape.drafting:
+    if shape.drafter == "lookup" and shape.next_drafts:
+        yield ("lookup", shape.slots)
+    if shape.drafter != "mtp":
         return
     yield from (("draft_rows", rows), ("drafter", rows))
     if shape.next_drafts:

@@ -63,7 +63,7 @@ def engines(draw: st.DrawFn, has_mtp: bool) -> Data:
     return {
         "max_slots": max_slots,
         "max_context": draw(st.integers(24, 200)),
-        "max_drafts": draw(st.integers(0, 7)) if has_mtp else 0,
+        "max_drafts": draw(st.integers(0, 7)) if has_mtp else draw(st.sampled_from([0, 0, 3, 7])),
         "prefill_chunk": draw(st.integers(1, 40)),
         "page_size": draw(st.sampled_from(PAGE_SIZES)),
         "checkpoint_slots": max_slots + draw(st.integers(1, 8)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from codegen.lower.builder import Builder
 from codegen.lower.drafter import lower_drafter
 from codegen.lower.limits import resolve_limits
+from codegen.lower.lookup import lower_lookup
 from codegen.lower.numerics import stamp_numerics
 from codegen.lower.target_model import (
     declare_protocol,
@@ -27,6 +28,7 @@ PASSES = (
     lower_save,
     lower_score,
     lower_drafter,
+    lower_lookup,
     stamp_numerics,
 )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from codegen.lower.builder import Builder, launch
 from codegen.lower.common import matmul, rms_norm
 from codegen.lower.layer import lower_layer
-from codegen.lower.target_model import ring_constants, row_constants, vocab_constants
+from codegen.lower.sampling import SAMPLING, sampling_constants
+from codegen.lower.target_model import ring_constants, row_constants
 from codegen.plan import Launch
 from dsl.spec import MTPSpec
 
@@ -59,7 +60,7 @@ def lower_drafter(b: Builder) -> None:
     rows = b.kernel("drafter_rows", "drafter_rows", MAX_ROWS=b.limits.max_rows, **ring_constants(b))
     prefill_rows = b.kernel("drafter_rows_prefill", "drafter_rows_prefill", **ring_constants(b))
     select = b.kernel("drafter_select", "drafter_select", **row_constants(b))
-    sample = b.kernel("draft_sample", "draft_sample", MAX_ROWS=b.limits.max_rows, **vocab_constants(b))
+    sample = b.kernel("draft_sample", "draft_sample", **sampling_constants(b))
     following = b.kernel("drafter_next_row", "drafter_next_row", MAX_ROWS=b.limits.max_rows)
     row_names = (
         "slot_idx",
@@ -139,13 +140,7 @@ def lower_drafter(b: Builder) -> None:
                 ("bucket",),
                 "mtp head",
                 "tokens [slots, max_rows] int32",
-                slot_idx="slot_idx",
-                committed_len="committed_len",
-                logits="logits",
-                temperature="temperature",
-                seed="seed",
-                tokens="tokens",
-                draft_index="draft_index",
+                *("slot_idx", "committed_len", *SAMPLING, "draft_index"),
             ),
         ],
     )

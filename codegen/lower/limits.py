@@ -8,6 +8,7 @@ from dsl import ModelSpec
 from dsl.spec import Mamba2Spec
 
 MAX_STOP_TOKENS = 8
+MAX_BIASES = 64
 SHORT_CHUNKS = (1, 4, 16, 32)
 PACKED_PROMPTS = 8
 
@@ -35,5 +36,6 @@ def resolve_limits(spec: ModelSpec) -> Limits:
         checkpoint_slots=engine.checkpoint_slots,
         checkpoint_interval=spec.checkpoints.interval,
         max_stop_tokens=MAX_STOP_TOKENS,
+        max_biases=MAX_BIASES,
         vocab_size=spec.vocab_size,
     )

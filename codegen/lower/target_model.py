@@ -6,7 +6,7 @@ from codegen.lower import mamba2
 from codegen.lower.builder import Builder, block_d, launch
 from codegen.lower.common import matmul, rms_norm
 from codegen.lower.layer import lower_layer
-from codegen.lower.targets import next_power_of_two
+from codegen.lower.sampling import SAMPLING, declare_sampling, sampling_constants, text_size
 from codegen.plan import CheckpointPart, Launch, Role, Source
 from dsl.spec import Mamba2Spec
 
@@ -31,8 +31,7 @@ def declare_protocol(b: Builder) -> None:
     b.buffer("out_tokens", (slots, limits.max_rows), "int32", Role.PROTOCOL)
     b.buffer("stop_tokens", (slots, limits.max_stop_tokens), "int32", Role.PROTOCOL, fill="pad")
     b.buffer("page_table", (slots, limits.pages_per_slot), "int32", Role.PROTOCOL)
-    b.buffer("temperature", (slots,), "fp32", Role.PROTOCOL)
-    b.buffer("seed", (slots,), "int64", Role.PROTOCOL)
+    declare_sampling(b)
     for name in ("row_slot", "row_seat", "row_checkpoint"):
         b.buffer(name, (rows,), "int32", Role.PROTOCOL, fill="pad")
     for name in ("row_pos", "row_token", "targets"):
@@ -60,11 +59,6 @@ def ring_constants(b: Builder) -> dict[str, int]:
     return {**row_constants(b), "RING": b.limits.ring}
 
 
-def vocab_constants(b: Builder) -> dict[str, int]:
-    """Constants of the sampling kernels."""
-    return {"VOCAB": b.limits.vocab_size, "BLOCK_V": min(1024, next_power_of_two(b.limits.vocab_size))}
-
-
 def _layers(b: Builder, prefill: bool) -> list[Launch]:
     launches: list[Launch] = []
     for i, name in enumerate(b.spec.pattern):
@@ -86,7 +80,7 @@ def _logits(b: Builder) -> list[Launch]:
 
 
 def _head(b: Builder) -> list[Launch]:
-    sample = b.kernel("sample", "sample", **vocab_constants(b))
+    sample = b.kernel("sample", "sample", **sampling_constants(b))
     return [
         *_logits(b),
         launch(
@@ -94,12 +88,7 @@ def _head(b: Builder) -> list[Launch]:
             ("rows",),
             "head",
             "targets [rows] int32",
-            row_slot="row_slot",
-            row_pos="row_pos",
-            logits="logits",
-            temperature="temperature",
-            seed="seed",
-            targets="targets",
+            *("row_slot", "row_pos", "committed_len", *SAMPLING, "targets"),
         ),
     ]
 
@@ -122,7 +111,14 @@ def lower_verify(b: Builder) -> None:
     """Sections `verify` and `accept`."""
     rows = b.kernel("step_rows", "step_rows", MAX_ROWS=b.limits.max_rows)
     store = b.kernel("hidden_store", "hidden_store", **ring_constants(b))
-    accept = b.kernel("accept_drafts", "accept_drafts", MAX_ROWS=b.limits.max_rows, MAX_STOP=b.limits.max_stop_tokens)
+    accept = b.kernel(
+        "accept_drafts",
+        "accept_drafts",
+        MAX_ROWS=b.limits.max_rows,
+        MAX_STOP=b.limits.max_stop_tokens,
+        VOCAB=b.limits.vocab_size,
+        TEXT=text_size(b),
+    )
     row_names = (
         "slot_idx",
         "committed_len",
@@ -167,6 +163,9 @@ def lower_verify(b: Builder) -> None:
         "num_accepted",
         "committed_len",
         "state_len",
+        "counted",
+        "token_counts",
+        "slot_text",
         "rows_per_slot",
     )
     b.section(
@@ -221,7 +220,13 @@ def lower_prefill(b: Builder) -> None:
 def lower_begin(b: Builder) -> None:
     """Section `begin`: the first token of a slot, from the hidden state of its last committed token."""
     rows = b.kernel("begin_rows", "begin_rows", **ring_constants(b))
-    accept = b.kernel("begin_accept", "begin_accept", MAX_ROWS=b.limits.max_rows)
+    accept = b.kernel(
+        "begin_accept",
+        "begin_accept",
+        MAX_ROWS=b.limits.max_rows,
+        VOCAB=b.limits.vocab_size,
+        TEXT=text_size(b),
+    )
     names = ("slot_idx", "committed_len", "hidden_ring", "row_slot", "row_pos", "x")
     b.section(
         "begin",
@@ -235,11 +240,8 @@ def lower_begin(b: Builder) -> None:
                 ("bucket",),
                 "accept",
                 "tokens, out_tokens, num_accepted",
-                slot_idx="slot_idx",
-                targets="targets",
-                tokens="tokens",
-                out_tokens="out_tokens",
-                num_accepted="num_accepted",
+                *("slot_idx", "targets", "tokens", "out_tokens", "num_accepted", "committed_len", "counted"),
+                *("token_counts", "slot_text"),
             ),
         ],
     )

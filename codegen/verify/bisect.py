@@ -77,7 +77,7 @@ class GraphAndEager:
         """Take over the replays of a session."""
         self.session, self.buffers = session, session.engine.buffers
         self.package = session.engine.package
-        self.drafting = session.engine.scheduler.executor.drafting
+        self.drafter = session.engine.scheduler.executor.drafter
         session.probe.around = self.compare
 
     def compare(self, replay: Replay, graph: Graph, run: Callable[[], None]) -> None:
@@ -100,7 +100,7 @@ class GraphAndEager:
 
     def _eager(self, replay: Replay, limit: int | None = None) -> LaunchTap:
         with self.package.compiling(), LaunchTap(self.package, limit=limit) as tap:
-            call_section(self.package, self.buffers, self.drafting, replay)
+            call_section(self.package, self.buffers, self.drafter, replay)
         return tap
 
     def _prefix(self, replay: Replay, before: Buffered, captured: Buffered, limit: int) -> tuple[Buffered, Buffered]:
@@ -108,7 +108,7 @@ class GraphAndEager:
         restore(self.buffers, captured)
         with LaunchTap(self.package, limit=limit):
             graph = record(
-                lambda: call_section(self.package, self.buffers, self.drafting, replay),
+                lambda: call_section(self.package, self.buffers, self.drafter, replay),
                 self.package.compiling,
                 self.package.device,
                 eager=False,
@@ -123,7 +123,7 @@ class GraphAndEager:
     def _explain(
         self, replay: Replay, graph: Graph, before: Buffered, replayed: Buffered, eager: Buffered, differing: list[str]
     ) -> Finding:
-        launches = planned(self.buffers.plan, self.drafting, replay)
+        launches = planned(self.buffers.plan, self.drafter, replay)
         captured = self.protocol_at_capture[id(graph)]
 
         def parts_by(limit: int) -> list[str]:
@@ -159,7 +159,7 @@ class GraphAndEager:
         What lasts beyond a step comes before what only lays out its rows.
         """
         restore(self.buffers, before)
-        writers, launches = self._last_writers(replay), planned(self.buffers.plan, self.drafting, replay)
+        writers, launches = self._last_writers(replay), planned(self.buffers.plan, self.drafter, replay)
         roles = {name: self.buffers.plan.buffers[name].role for name in differing}
         lasting = [name for name in differing if roles[name] != "scratch" and name not in BY_BATCH] or differing
         buffer = min(lasting, key=lambda name: writers.get(name, len(launches)))
@@ -184,7 +184,7 @@ class GraphAndEager:
 
         with self.package.compiling(), LaunchTap(self.package) as tap:
             tap.around = watch
-            call_section(self.package, self.buffers, self.drafting, replay)
+            call_section(self.package, self.buffers, self.drafter, replay)
         return writers
 
     def _finding(self, replay: Replay, layer: str, buffer: str, text: str) -> Finding:

@@ -120,6 +120,6 @@ def _reference(subject: Subject) -> Iterator[Property]:
         return {i: plain(subject, i) for i in referenced(subject)}
 
     yield Property("reference", "target ~ fp32 reference", lambda: check_target(subject, "reference", beside()))
-    if subject.drafting:
+    if subject.drafting and subject.package.plan.has_drafter:
         name = "reference-drafts"
         yield Property(name, "drafts are the reference's", lambda: check_drafter(subject, name, beside()))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from codegen.verify.probe import Replay
 from runtime.buffers import Buffers
-from runtime.executor import Phase
+from runtime.executor import Drafter, Phase
 from runtime.package import Package
 from runtime.plan import Launch, Plan
 
@@ -70,22 +70,22 @@ class _Tapped:
         return lambda **args: self._tap.launch(self._name, self._kernel, grid, args)
 
 
-def call_section(package: Package, buffers: Buffers, drafting: bool, replay: Replay) -> None:
+def call_section(package: Package, buffers: Buffers, drafter: Drafter, replay: Replay) -> None:
     """Call the function of the step module that a replay stands for."""
     step, b = package.step, buffers.b
     if replay.phase is Phase.PREFILL:
-        step.prefill_chunk(b, package.plan.limits.prefill_bucket(replay.size), replay.size, drafting)
+        step.prefill_chunk(b, package.plan.limits.prefill_bucket(replay.size), replay.size, drafter)
     elif replay.phase is Phase.BEGIN:
-        step.begin_slots(b, replay.size, drafting, replay.next_drafts)
+        step.begin_slots(b, replay.size, drafter, replay.next_drafts)
     elif replay.phase is Phase.STEP:
-        step.step(b, replay.size, drafting, replay.verify_drafts, replay.next_drafts)
+        step.step(b, replay.size, drafter, replay.verify_drafts, replay.next_drafts)
     elif replay.phase is Phase.SCORE:
         step.score(b, replay.size)
     else:
         step.save(b, replay.size, 0)
 
 
-def planned(plan: Plan, drafting: bool, replay: Replay) -> list[tuple[Launch, Values]]:
+def planned(plan: Plan, drafter: Drafter, replay: Replay) -> list[tuple[Launch, Values]]:
     """The launches that the plan wants for a replay, with the values of their scalars and of `stream`."""
     rows = {Phase.STEP: replay.verify_drafts + 1, Phase.SAVE: 0}.get(replay.phase, 1)
     slots: Values = {"bucket": replay.size, "rows_per_slot": rows, "rows": replay.size * rows}
@@ -101,14 +101,16 @@ def planned(plan: Plan, drafting: bool, replay: Replay) -> list[tuple[Launch, Va
         return found
     if replay.phase is Phase.PREFILL:
         add("prefill", chunk)
-        if drafting:
+        if drafter is Drafter.MTP:
             add("prefill_draft_rows", chunk)
             add("drafter", {**chunk, "stream": "draft_hidden"})
         add("prefill_end", chunk)
         return found
     for section in {Phase.BEGIN: ("begin",), Phase.STEP: ("verify", "accept")}.get(replay.phase, ("save",)):
         add(section, slots)
-    if replay.phase is not Phase.SAVE and drafting:
+    if replay.phase is not Phase.SAVE and drafter is Drafter.LOOKUP and replay.next_drafts:
+        add("lookup", {**slots, "num_drafts": replay.next_drafts})
+    if replay.phase is not Phase.SAVE and drafter is Drafter.MTP:
         add("draft_rows", slots)
         add("drafter", {**slots, "stream": "x"})
         for index in range(1, replay.next_drafts + 1):

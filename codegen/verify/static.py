@@ -16,6 +16,7 @@ from codegen.verify.outcome import Outcome
 from codegen.verify.probe import Replay
 from codegen.verify.report import Finding
 from codegen.verify.subject import Subject
+from runtime.assemble import drafts_and_drafter
 from runtime.executor import Phase
 from runtime.manifest import read_manifest
 
@@ -54,13 +55,13 @@ def check_plan(subject: Subject) -> Outcome:
 def check_launches(subject: Subject) -> Outcome:
     """Every launch of the step module is the plan's: kernel, and each argument a plan buffer or part of the key."""
     plan = subject.package.plan
-    drafting = plan.has_drafter
-    buffers = subject.engine(Mode("launches", drafting=drafting)).buffers
+    _, drafter = drafts_and_drafter(plan, None, subject.drafting)
+    buffers = subject.engine(Mode("launches", drafting=subject.drafting)).buffers
     compared, findings = 0, []
     for replay in keys(subject):
         with LaunchTap(subject.package, run=False) as tap:
-            call_section(subject.package, buffers, drafting, replay)
-        wanted = planned(plan, drafting, replay)
+            call_section(subject.package, buffers, drafter, replay)
+        wanted = planned(plan, drafter, replay)
         compared += len(wanted)
         for launch, detail in mismatches(tap.calls, wanted, buffers):
             text = f"{replay}: {launch.kernel}: {detail}"

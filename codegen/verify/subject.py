@@ -64,7 +64,7 @@ class Subject:
     @property
     def drafting(self) -> bool:
         """Whether there are drafts to be looked at."""
-        return self.package.plan.has_drafter and self.package.plan.limits.max_drafts > 0
+        return self.package.plan.limits.max_drafts > 0
 
     @property
     def parts(self) -> list[Part]:
@@ -78,7 +78,7 @@ class Subject:
             limits = replace(package.plan.limits, checkpoint_interval=grid(package.plan.limits))
             package = replace(package, plan=replace(package.plan, limits=limits))
         drafts = max((mode.drafts, *mode.schedule))
-        drafting = mode.drafting if self.package.plan.has_drafter else False
+        drafting = mode.drafting if self.drafting else False
         return Engine(
             package,
             self.weights,

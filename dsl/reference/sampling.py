@@ -1,10 +1,16 @@
 """Choose a token: argmax(logits / temperature + Gumbel noise of (seed, position, token id)), from a counter-based RNG.
 
+Before it, logits are adjusted (biases, penalties, masks) and filtered (min_p, top_k, top_p): see docs/sampling.md.
+
 The noise of a token depends on nothing else, so a draft drawn with the same noise is equal to the target's token
 whenever the two distributions are close (Gumbel-max coupling).
 """
 
 from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -56,6 +62,55 @@ def choose(logits: Tensor, temperature: float, seed: int | Tensor, position: int
     if temperature > 0.0:
         logits = logits / temperature + gumbel(seed, position, logits.shape[-1])
     return lowest_argmax(logits)
+
+
+def adjust(
+    logits: Tensor,
+    prompt: Sequence[int],
+    output: Sequence[int],
+    *,
+    logit_bias: Mapping[int, float],
+    repetition_penalty: float,
+    presence_penalty: float,
+    frequency_penalty: float,
+    stops: Iterable[int] = (),
+    min_tokens: int = 0,
+    allowed: Tensor | None = None,
+) -> Tensor:
+    """fp32 [V]: the logits of the token after prompt + output, token by token as it is defined. allowed: bool [V]."""
+    adjusted = logits.clone()
+    for token, bias in logit_bias.items():
+        adjusted[token] += bias
+    for token in {*prompt, *output}:
+        adjusted[token] = (
+            adjusted[token] / repetition_penalty if adjusted[token] > 0 else adjusted[token] * repetition_penalty
+        )
+    for token, count in Counter(output).items():
+        adjusted[token] -= torch.tensor(frequency_penalty) * count
+        adjusted[token] -= presence_penalty
+    if len(output) < min_tokens:
+        adjusted[list(stops)] = -math.inf
+    if allowed is not None:
+        adjusted[~allowed] = -math.inf
+    return adjusted
+
+
+def kept(logits: Tensor, temperature: float, top_k: int, top_p: float, min_p: float) -> Tensor:
+    """bool [V]: min_p, then top_k, then the fewest most likely tokens of a share top_p; equal logits stay together.
+
+    In float64, by sorting: what is kept at a boundary that rounding decides may differ from fp32.
+    """
+    wide = logits.double() / temperature
+    weight = (wide - wide.max()).exp()
+    keep = weight >= min_p
+    if 0 < top_k < len(logits):
+        keep &= logits >= logits.where(keep, -math.inf).topk(top_k).values[-1]
+    if top_p < 1.0:
+        order = torch.argsort(logits, descending=True, stable=True)
+        mass = weight.where(keep, 0.0)[order].cumsum(0)
+        last = int((mass >= top_p * mass[-1]).nonzero()[0])
+        keep &= logits >= logits[order[last]]
+    return keep
 
 
 def lowest_argmax(scores: Tensor) -> Tensor:

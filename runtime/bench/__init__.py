@@ -8,16 +8,19 @@ from runtime.bench.chat import ChatOptions, run_chat
 from runtime.bench.common import Model
 from runtime.bench.cost import CostOptions, run_cost
 from runtime.bench.decode import BenchOptions, run_bench
+from runtime.bench.drafts import DraftsOptions, run_drafts
 from runtime.bench.load import LoadOptions, run_load
 
 __all__ = [
     "BenchOptions",
     "ChatOptions",
     "CostOptions",
+    "DraftsOptions",
     "LoadOptions",
     "Model",
     "run_bench",
     "run_chat",
     "run_cost",
+    "run_drafts",
     "run_load",
 ]

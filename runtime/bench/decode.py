@@ -162,7 +162,7 @@ def _shape(engine: Engine, options: BenchOptions) -> Shape:
     """The step in the middle of the run."""
     drafts = engine.scheduler.drafts
     context = options.prompt_tokens + options.new_tokens // 2
-    return Shape(options.batch, drafts, drafts, context, engine.scheduler.executor.drafting)
+    return Shape(options.batch, drafts, drafts, context, engine.scheduler.executor.drafter)
 
 
 def _step_graph(engine: Engine, shape: Shape) -> Any:

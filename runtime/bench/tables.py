@@ -197,9 +197,22 @@ def cost_tables(figures: Figures) -> Iterable[Table]:
     yield _beside("from submit to the first decode step's replay", list(figures["resume"]), rows)
 
 
+# Drafts
+
+
+def drafts_tables(figures: Figures) -> Iterable[Table]:
+    """Figures of `run_drafts`."""
+    found = figures["tokens_per_s"]
+    names = [name for name in next(iter(found.values())) if name not in ("best", "auto_to_best")]
+    rows = [(name, [_number(row[name]) for row in found.values()]) for name in names]
+    rows += [("auto to the best", [_number(row["auto_to_best"], 2) for row in found.values()])]
+    yield _beside("decode tokens/s by drafts", list(found), rows)
+
+
 TABLES: dict[str, Callable[[Figures], Iterable[Table]]] = {
     "decode": decode_tables,
     "chat": chat_tables,
     "load": load_tables,
     "cost": cost_tables,
+    "drafts": drafts_tables,
 }

@@ -116,7 +116,7 @@ class _Twice:
 
     def __init__(self, executor: Executor, graph: Graph, key: GraphKey, slots: Sequence[int]) -> None:
         self._graph, self._slots = graph, slots
-        self._step = StepCall(executor.package, executor.buffers, executor.drafting, *key[1:])
+        self._step = StepCall(executor.package, executor.buffers, executor.drafter, *key[1:])
         self.difference: Difference | None = None
 
     def replay(self) -> None:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from runtime.buffers import Buffers
+from runtime.executor import Drafter
 from runtime.graphs import Graph, HostGraph
 from runtime.observe.footprint import Footprint, Kept, bits, differing
 from runtime.package import Package
@@ -61,18 +62,18 @@ class StepCall:
 
     package: Package
     buffers: Buffers
-    drafting: bool
+    drafter: Drafter
     bucket: int
     verify_drafts: int
     next_drafts: int
 
     def __call__(self) -> None:
         """Make its launches; be inside `package.compiling()`."""
-        self.package.step.step(self.buffers.b, self.bucket, self.drafting, self.verify_drafts, self.next_drafts)
+        self.package.step.step(self.buffers.b, self.bucket, self.drafter, self.verify_drafts, self.next_drafts)
 
     def launches(self) -> list[Moved]:
         """What the plan wants launched, in order."""
-        shape = Shape(self.bucket, self.verify_drafts, self.next_drafts, context=0, drafting=self.drafting)
+        shape = Shape(self.bucket, self.verify_drafts, self.next_drafts, context=0, drafter=self.drafter)
         return list(step_launches(self.package.plan, shape))
 
 

@@ -11,9 +11,10 @@ from dsl.reference.protocol import Phase as SlotPhase
 from dsl.reference.protocol import ProtocolMachine, ProtocolShape, SeatResult, Supplied
 from runtime.checkpoints.checkpoint import Checkpoint, Key
 from runtime.checkpoints.device_pool import DevicePool
-from runtime.executor import Chunk, Executor, Phase
+from runtime.executor import Chunk, Drafter, Executor, Phase
 from runtime.graphs import Graph
 from runtime.plan import PAD_SLOT_ID
+from runtime.request import Options
 
 OF_A_SLOT = ("committed_len", "state_len", "num_accepted", "tokens", "out_tokens", "limit_len", "page_table")
 
@@ -26,11 +27,11 @@ class Lockstep(Executor):
     """
 
     def __init__(self, inner: Executor, conv_width: int, pool: DevicePool) -> None:
-        super().__init__(inner.package, inner.buffers, inner.drafting, inner.eager)
+        super().__init__(inner.package, inner.buffers, inner.drafter, inner.eager)
         limits = self.limits
         shape = ProtocolShape(
             max_slots=limits.max_slots,
-            max_drafts=limits.max_rows - 1 if self.drafting else 0,
+            max_drafts=limits.max_rows - 1 if self.drafter is not Drafter.NONE else 0,
             conv_width=conv_width,
             page_size=limits.page_size,
             ring=limits.ring,
@@ -53,11 +54,11 @@ class Lockstep(Executor):
 
     # What the engine does, on both sides
 
-    def admit(self, slot: int, limit_len: int, temperature: float, seed: int, stops: Sequence[int]) -> None:
-        super().admit(slot, limit_len, temperature, seed, stops)
+    def admit(self, slot: int, text: Sequence[int], prompt_len: int, options: Options) -> None:
+        super().admit(slot, text, prompt_len, options)
         if self.machine.slots[slot].phase is not SlotPhase.FREE:
             self.machine.release(slot)
-        self.machine.admit(slot, limit_len, frozenset(stops))
+        self.machine.admit(slot, options.limit_len, options.stops)
 
     def prefill(self, chunks: Sequence[Chunk]) -> None:
         super().prefill(chunks)
@@ -74,7 +75,7 @@ class Lockstep(Executor):
 
     def begin(self, slots: Sequence[int], next_drafts: int) -> list[int]:
         tokens = super().begin(slots, next_drafts)
-        drafts = next_drafts if self.drafting else 0
+        drafts = next_drafts if self.drafter is not Drafter.NONE else 0
         for slot, token in zip(slots, tokens, strict=True):
             self._compare_seat(self.machine.begin(slot, drafts, Supplied((token,), self._drafts(slot, drafts))))
         return tokens

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from dsl.spec import Mamba2Spec
 from runtime.checkpoints.host_pool import host_pool_bytes
@@ -26,6 +27,21 @@ class Question:
     prompt: tuple[int, ...]
     temperature: float
     seed: int
+    more: tuple[tuple[str, float], ...] = ()
+
+    def options(self) -> dict[str, Any]:
+        """As `submit` takes them."""
+        return {"temperature": self.temperature, "seed": self.seed, **dict(self.more)}
+
+
+MORE: dict[str, tuple[float, ...]] = {
+    "top_k": (1, 3, 20),
+    "top_p": (0.3, 0.9),
+    "min_p": (0.05, 0.5),
+    "repetition_penalty": (0.8, 1.3),
+    "presence_penalty": (-0.5, 1.0),
+    "frequency_penalty": (0.25,),
+}
 
 
 @dataclass
@@ -95,7 +111,10 @@ class Fuzz:
                 base = self.rng.choice(questions)
                 grown = [*base.prompt, *self.answer(base)[: self.rng.randint(0, 8)], *prompt]
                 prompt = grown[: self.rng.randint(1, min(longest, len(grown)))]
-            questions.append(Question(tuple(prompt), self.rng.choice([0.0, 0.8, 1.5]), self.rng.randrange(1 << 40)))
+            names = self.rng.sample(sorted(MORE), self.rng.choice([0, 0, 1, 3]))
+            more = tuple((name, self.rng.choice(MORE[name])) for name in names)
+            temperature, seed = self.rng.choice([0.0, 0.8, 1.5]), self.rng.randrange(1 << 40)
+            questions.append(Question(tuple(prompt), temperature, seed, more))
         return questions
 
     def answer(self, question: Question) -> list[int]:
@@ -104,9 +123,8 @@ class Fuzz:
             result = self.cold.generate(
                 list(question.prompt),
                 max_new_tokens=MAX_NEW,
-                temperature=question.temperature,
-                seed=question.seed,
                 stop_at_eos=False,
+                **question.options(),
             )
             self.answers[question] = list(result.tokens)
         return self.answers[question]
@@ -154,8 +172,7 @@ class Fuzz:
         request = engine.submit(
             list(question.prompt),
             max_new_tokens=self.rng.randint(1, MAX_NEW),
-            temperature=question.temperature,
-            seed=question.seed,
+            **question.options(),
             stop_tokens=stops,
             stop_at_eos=self.rng.random() < 0.5,
             priority=self.rng.choice([0, 0, 0, 1]),
@@ -183,8 +200,8 @@ class Fuzz:
         if request.finish_reason == "cancelled":
             expected = expected[: len(request.output)]
         assert request.output == expected, (
-            f"{self.subject.package}: prompt {list(question.prompt)}, temperature {question.temperature}, seed "
-            f"{question.seed}: {request.output} differs from the cold {expected}"
+            f"{self.subject.package}: prompt {list(question.prompt)}, {question.options()}: "
+            f"{request.output} differs from the cold {expected}"
         )
         if request.options.logprobs is not None:
             self._compare_scores(question, request)
@@ -201,6 +218,6 @@ class Fuzz:
         """One per token of the output; the most likely token is what a greedy request says."""
         assert [score.token for score in request.logprobs] == request.output
         assert all(score.logprob <= score.top[0][1] for score in request.logprobs)
-        if question.temperature == 0.0:
+        if question.temperature == 0.0 and not question.more:
             assert [score.top[0][0] for score in request.logprobs] == request.output
         self.tally.scored += len(request.output)

@@ -203,7 +203,7 @@ def recorded_on_live_state(engine: Engine) -> None:
         if phase is Phase.STEP and len(executor.graphs) > known:
             executor.seat_slots([seat.slot for seat in engine.scheduler.seats.decoding])
             with executor.package.compiling():
-                executor.package.step.step(engine.buffers.b, size, executor.drafting, *drafts)
+                executor.package.step.step(engine.buffers.b, size, executor.drafter, *drafts)
         return found
 
     around(executor, "graph", graph)

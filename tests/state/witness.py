@@ -13,6 +13,7 @@ from runtime.engine import Engine
 from runtime.executor import Chunk, Executor, Phase
 from runtime.graphs import Graph
 from runtime.plan import PAD_SLOT_ID
+from runtime.request import Options
 from runtime.seats import Seat
 from tests.fuzz.lockstep import Lockstep
 from tests.state.model import Model
@@ -30,9 +31,9 @@ class Witness(Lockstep):
 
     # What the engine does, told
 
-    def admit(self, slot: int, limit_len: int, temperature: float, seed: int, stops: Sequence[int]) -> None:
+    def admit(self, slot: int, text: Sequence[int], prompt_len: int, options: Options) -> None:
         self.model.admit(slot, self._request(slot))
-        super().admit(slot, limit_len, temperature, seed, stops)
+        super().admit(slot, text, prompt_len, options)
 
     def _request(self, slot: int) -> object:
         return next(seat.request for seat in self.model.engine.scheduler.seats.all() if seat.slot == slot)

@@ -1,0 +1,78 @@
+"""Stop strings: text that ends an answer when it comes up in the output."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from runtime.errors import BadOption
+
+MOST_STRINGS, MOST_BYTES = 16, 1024
+NUM_BYTES = 256  # ids below it are bytes
+
+
+def stop_strings(asked: str | bytes | Sequence[str | bytes]) -> tuple[bytes, ...]:
+    """What was asked, as bytes. Raises BadOption."""
+    asked = [asked] if isinstance(asked, (str, bytes)) else asked
+    allowed = f"at most {MOST_STRINGS} pieces of text of 1 to {MOST_BYTES} bytes"
+    try:
+        found = tuple(text.encode() if isinstance(text, str) else bytes(memoryview(text)) for text in asked)
+    except (TypeError, UnicodeEncodeError):
+        raise BadOption(option="stop", value=asked, allowed=allowed) from None
+    if len(found) > MOST_STRINGS or any(not 1 <= len(text) <= MOST_BYTES for text in found):
+        raise BadOption(option="stop", value=asked, allowed=allowed)
+    return found
+
+
+def stopped_at(stops: Sequence[bytes], output: Sequence[int], new: int, earliest: int = 0) -> int | None:
+    """How many of the last `new` tokens of an output it takes to complete a stop string; None if they do not.
+
+    earliest: output tokens that there must be at least.
+    """
+    tail = max(map(len, stops), default=0)
+    for count in range(1, new + 1):
+        end = len(output) - new + count
+        if end > earliest and output[end - 1] < NUM_BYTES:
+            text = _last_bytes(output, end, tail)
+            if any(text.endswith(stop) for stop in stops):
+                return count
+    return None
+
+
+def _last_bytes(output: Sequence[int], end: int, most: int) -> bytes:
+    """The last bytes of output[:end]; specials say nothing."""
+    found = bytearray()
+    for at in range(end - 1, -1, -1):
+        if len(found) == most:
+            break
+        if output[at] < NUM_BYTES:
+            found.append(output[at])
+    return bytes(reversed(found))
+
+
+class Visible:
+    """The bytes of an answer before its first stop string; what may still become one is held back."""
+
+    def __init__(self, stops: Sequence[bytes]) -> None:
+        self._stops, self._held = stops, b""
+        self._over = False
+
+    def push(self, new: bytes, final: bool = False) -> bytes:
+        """What of it can be shown now. final: nothing more comes."""
+        if not self._stops:
+            return new
+        if self._over:
+            return b""
+        text = self._held + new
+        cut = min((at for at in map(text.find, self._stops) if at >= 0), default=None)
+        if cut is not None:
+            self._over, self._held = True, b""
+            return text[:cut]
+        kept = 0 if final else max(_overlap(text, stop) for stop in self._stops)
+        self._held = text[len(text) - kept :]
+        return text[: len(text) - kept]
+
+
+def _overlap(text: bytes, stop: bytes) -> int:
+    """Bytes at the end of a text that a stop string begins with."""
+    most = min(len(text), len(stop) - 1)
+    return next((size for size in range(most, 0, -1) if text.endswith(stop[:size])), 0)
