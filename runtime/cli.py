@@ -55,7 +55,7 @@ notes = Console(stderr=True, highlight=False)
 Directory = Annotated[Path, typer.Argument(help="Folder of the package, e.g. build/tiny_hybrid.", show_default=False)]
 Weights = Annotated[Path | None, typer.Option(help="safetensors file; default: specs/<name>/weights.safetensors.")]
 Drafts = Annotated[
-    int | None, typer.Option(help="Tokens drafted per step; 0 turns MTP off. Default: 3, or all allowed.")
+    int | None, typer.Option(help="Tokens drafted per step; 0 turns drafting off. Default: 3, or all allowed.")
 ]
 Threads = Annotated[int | None, typer.Option(help="CPU threads; default: all there are. Never changes output.")]
 Temperature = Annotated[float, typer.Option(help="0 is greedy; sampling depends on --seed only.")]

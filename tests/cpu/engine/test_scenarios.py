@@ -12,7 +12,17 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 import runtime.cli
-from runtime.bench import ChatOptions, CostOptions, LoadOptions, Model, run_chat, run_cost, run_load
+from runtime.bench import (
+    ChatOptions,
+    CostOptions,
+    DraftsOptions,
+    LoadOptions,
+    Model,
+    run_chat,
+    run_cost,
+    run_drafts,
+    run_load,
+)
 from runtime.bench.load import leaks
 from runtime.bench.tables import show
 from runtime.checkpoints.image import image_layout
@@ -25,6 +35,7 @@ LOAD = LoadOptions(
     requests=30, budgets=(None, 12), rounds=2, gap=1.5, prompt_tokens=(1, 40), answer_tokens=(4, 20), head_tokens=12,
     cancelled=0.3, urgent=0.3, deadlines=4,
 )  # fmt: skip
+DRAFTS = DraftsOptions(prompt_tokens=20, new_tokens=20, requests=1, rounds=2)
 COST = CostOptions(steps=40, contexts=(16,), resumes=3, batches=2, prompts=(20, 61))
 
 
@@ -50,6 +61,11 @@ def load(model):
 @pytest.fixture(scope="module")
 def cost(model):
     return run_cost(model, COST, silent)
+
+
+@pytest.fixture(scope="module")
+def drafts(model):
+    return run_drafts(model, DRAFTS, silent)
 
 
 def untimed(checks: dict[str, bool]) -> dict[str, bool]:
@@ -122,8 +138,17 @@ def test_cost_counts_the_bytes_of_a_checkpoint(cost, package):
         assert sum(resume["parts_us"].values()) > 0 and resume["ms"]["p50"] <= resume["ms"]["max"] < 1e4
 
 
-def test_figures_can_be_read_by_people_and_programs(chat, load, cost, capsys):
-    for name, figures in {"chat": chat, "load": load, "cost": cost}.items():
+def test_drafts_measures_every_number_on_every_text(drafts, model):
+    most = model.package.plan.limits.max_drafts
+    assert set(drafts["tokens_per_s"]) == {"code", "prose", "random bytes"}
+    for row in drafts["tokens_per_s"].values():
+        fixed = ["no drafter", *map(str, range(1, most + 1))]
+        assert min(row[name] for name in (*fixed, "auto")) > 0 and row["best"] in fixed
+        assert row["auto_to_best"] == row["auto"] / max(row[name] for name in fixed)
+
+
+def test_figures_can_be_read_by_people_and_programs(chat, load, cost, drafts, capsys):
+    for name, figures in {"chat": chat, "load": load, "cost": cost, "drafts": drafts}.items():
         assert json.loads(json.dumps(runtime.cli._finite(figures), allow_nan=False))["scenario"] == name
         show(name, figures)
         shown = capsys.readouterr().out

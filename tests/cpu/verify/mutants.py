@@ -21,13 +21,17 @@ Plant = Callable[[Path, pytest.MonkeyPatch], None]
 
 @dataclass(frozen=True)
 class Mutant:
-    """A fault. check: the property that must fail; layer, buffer: what its first finding must name."""
+    """A fault. check: the property that must fail; layer, buffer: what its first finding must name.
+
+    in_text: whether answers differ too, so that comparing them would do.
+    """
 
     name: str
     plant: Plant
     check: str
     layer: str
     buffer: str
+    in_text: bool = True
 
 
 def copy_package(package: Path, folder: Path) -> Path:
@@ -146,10 +150,24 @@ MUTANTS = (
     Mutant("padding-id-0", padded_with_zero, "padding", "layers.0 mamba", "layers_0_conv_ring"),
     Mutant("mtp-pairing", hidden_of_the_row_before, "reference-drafts", "mtp drafter", "mtp_layer_k_cache"),
     Mutant("conv-not-rolled-back", conv_ring_by_cursor, "drafts-3", "layers.0 mamba", "layers_0_conv_ring"),
-    Mutant("late-emission", emission_a_token_late, "checkpoints", "layers.0 mamba", "layers_0_checkpoint_state"),
-    Mutant("no-answer-end", answers_without_an_end, "checkpoints", "", ""),
-    Mutant("no-junction", junctions_not_found, "checkpoints", "", ""),
+    Mutant(
+        "late-emission",
+        emission_a_token_late,
+        "checkpoints",
+        "layers.0 mamba",
+        "layers_0_checkpoint_state",
+        in_text=False,
+    ),
+    Mutant("no-answer-end", answers_without_an_end, "checkpoints", "", "", in_text=False),
+    Mutant("no-junction", junctions_not_found, "checkpoints", "", "", in_text=False),
     Mutant("another-row", restored_from_another_row, "resumed", "layers.0 mamba", "layers_0_conv_ring"),
     Mutant("key-without-drafts", graph_key_without_drafts, "drafts-changing", "accept", "tokens"),
-    Mutant("key-without-next-drafts", graph_key_without_next_drafts, "same-drafts-changing", "accept", "tokens"),
+    Mutant(
+        "key-without-next-drafts",
+        graph_key_without_next_drafts,
+        "same-drafts-changing",
+        "accept",
+        "tokens",
+        in_text=False,
+    ),
 )

@@ -10,6 +10,12 @@ from codegen.verify import verify_package
 from tests.cpu.verify.mutants import MUTANTS, Mutant, copy_package, edit
 
 
+OF_TEXT = (
+    *("chunked", "threads", "replay", "drafts-1", "drafts-3", "drafts-7", "drafts-changing", "cut", "batched"),
+    *("resumed", "extended", "poison"),
+)
+
+
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_mutant_fails_and_is_located(
     mutant: Mutant, toy_package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -19,6 +25,7 @@ def test_mutant_fails_and_is_located(
     report = verify_package(package, prompts=6, new_tokens=16, bisect=True)
     failed = [check.name for check in report.checks if not check.passed]
     assert mutant.check in failed
+    assert mutant.in_text == any(name in failed for name in OF_TEXT)
     first = report.check(mutant.check).findings[0]
     assert (first.layer, first.buffer) == (mutant.layer, mutant.buffer), f"{failed}: {first}"
 

@@ -1,0 +1,58 @@
+"""`python -m tests.faults`: every planted fault, the test that finds it, and whether comparing answers would have done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Annotated, NamedTuple
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tests.cpu.engine import test_packing
+from tests.cpu.verify.mutants import MUTANTS
+from tests.sampling import test_faults as sampling
+from tests.state.faults import FAULTS
+
+
+class Row(NamedTuple):
+    """A fault. in_text: whether answers differ from cold ones, so that a comparison of outputs would see it."""
+
+    fault: str
+    test: str
+    in_text: bool
+
+
+def rows() -> Iterator[Row]:
+    """All that are planted anywhere. The tests hold `in_text` true to what they see."""
+    for mutant in MUTANTS:
+        words = (mutant.plant.__doc__ or mutant.name).strip().rstrip(".")
+        yield Row(words, f"tests/cpu/verify/test_mutants.py[{mutant.name}]", mutant.in_text)
+    for fault in FAULTS:
+        yield Row(fault.name, f"tests/state/test_faults.py[{fault.name}]", fault.in_text)
+    for name in test_packing.FAULTS:
+        yield Row(name, f"tests/cpu/engine/test_packing.py[{name}]", name not in test_packing.OUT_OF_SIGHT)
+    for name, change in sampling.IN_KERNELS.items():
+        yield Row(name, f"tests/sampling/test_faults.py[{name}]", change.found_by == "cold")
+    for plant in sampling.ON_THE_HOST:
+        words = (plant.__doc__ or "").strip().rstrip(".")
+        yield Row(words, f"tests/sampling/test_faults.py[{plant.__name__}]", True)
+
+
+def main(as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False) -> None:
+    """List the planted faults."""
+    found = list(rows())
+    if as_json:
+        print(json.dumps([row._asdict() for row in found], indent=1))
+        return
+    table = Table("fault", "found by", "comparing answers", title=f"{len(found)} planted faults", title_justify="left")
+    for row in found:
+        table.add_row(row.fault, row.test, "finds it" if row.in_text else "misses it")
+    Console().print(table)
+    missed = sum(not row.in_text for row in found)
+    Console().print(f"{missed} of them no comparison of answers would ever have found.")
+
+
+if __name__ == "__main__":
+    typer.run(main)
