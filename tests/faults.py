@@ -1,4 +1,4 @@
-"""`python -m tests.faults`: every planted fault, the test that finds it, and whether comparing answers would have done."""
+"""`python -m tests.faults`: every planted fault, the test that finds it, and whether comparing answers would have."""
 
 from __future__ import annotations
 

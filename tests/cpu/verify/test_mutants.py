@@ -9,7 +9,6 @@ import pytest
 from codegen.verify import verify_package
 from tests.cpu.verify.mutants import MUTANTS, Mutant, copy_package, edit
 
-
 OF_TEXT = (
     *("chunked", "threads", "replay", "drafts-1", "drafts-3", "drafts-7", "drafts-changing", "cut", "batched"),
     *("resumed", "extended", "poison"),
