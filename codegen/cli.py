@@ -200,6 +200,26 @@ def explain(
     out.print(_memory(plan))
 
 
+@app.command()
+def errors(
+    code: Annotated[str | None, typer.Argument(help="A code, as messages end with it.", show_default=False)] = None,
+    page: Annotated[bool, typer.Option("--page", help="Print docs/errors.md.")] = False,
+) -> None:
+    """Explain a code, or list all."""
+    from codegen import catalogue
+
+    with user_errors():
+        if code is not None:
+            print(catalogue.explain(code))
+        elif page:
+            print(catalogue.page(), end="")
+        else:
+            for family in catalogue.FAMILIES:
+                out.print(family.title, style="bold")
+                for entry in catalogue.entries(family):
+                    out.print(f"  {entry.code}: {entry.meaning}", markup=False, highlight=False, soft_wrap=True)
+
+
 def _check_shape(plan: Plan, drafts: int, bucket: int, context: int) -> None:
     """Raise BadShape for a step that no engine of this plan runs."""
     limits = plan.limits

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dsl.errors import coded, printable
+
 
 class CodegenError(Exception):
     """Base of all errors that `python -m codegen` reports without a traceback."""
@@ -11,7 +13,7 @@ class CodegenError(Exception):
 
     def __init__(self, **fields: object) -> None:
         self.fields = fields
-        super().__init__(f"[{self.code}] " + self.template.format(**fields))
+        super().__init__(coded(printable(self.template.format(**fields), allowed="\n"), self.code))
 
 
 class UnsupportedOnTarget(CodegenError):
@@ -68,6 +70,13 @@ class BadSpecName(CodegenError):
 
     code = "build-spec-name"
     template = "the spec's file name {name!r} holds characters that generated files cannot quote; rename it"
+
+
+class UnknownCode(CodegenError):
+    """`errors` is asked for a code that no error has."""
+
+    code = "unknown-code"
+    template = "no error has the code {value!r}{hint}; python -m codegen errors lists all"
 
 
 class BadShape(CodegenError):

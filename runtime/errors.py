@@ -13,7 +13,12 @@ class RuntimeStateError(Exception):
 
     def __init__(self, **fields: object) -> None:
         self.fields = fields
-        super().__init__(f"[{self.code}] " + self.template.format(**fields))
+        super().__init__(f"{_printable(self.template.format(**fields))} [{self.code}]")
+
+
+def _printable(text: str) -> str:
+    """Text on one line, as a terminal or a log may show it: whatever a file or a name says, nothing in it acts."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _brief(value: object) -> str:
