@@ -65,6 +65,13 @@ class OutputRefused(CodegenError):
     template = "refusing to write into {path}: {detail}"
 
 
+class OutputNotWritten(CodegenError):
+    """The system did not let a file or folder of the package be written; an unfinished package is marked as one."""
+
+    code = "build-not-written"
+    template = "{path} was not written: {detail}; mend that and build again"
+
+
 class BadSpecName(CodegenError):
     """The spec's file name cannot be written into a comment of the generated files."""
 

@@ -32,6 +32,7 @@ from runtime.bench.tables import show
 from runtime.cpu.errors import CpuBackendError
 from runtime.engine import Engine
 from runtime.errors import BadOption, OutputFailed, RuntimeStateError, WeightsNotFound
+from runtime.files import read_regular
 from runtime.package import Package, open_package
 from runtime.request import SEED_RANGE, Request
 
@@ -39,6 +40,7 @@ EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
 EXIT_NO_READER = 1
 MOST_DIGITS = 12
+TEXT_BYTES = 64 << 20
 EXIT_DOES_NOT_HOLD = 1
 HELP = """Run a package that `python -m codegen build` made.
 
@@ -366,7 +368,7 @@ def _end_with(checks: dict[str, bool]) -> None:
 
 def _read_text(path: Path | None) -> bytes:
     try:
-        content = b"" if path is None else path.read_bytes()
+        content = b"" if path is None else read_regular(path, TEXT_BYTES)
     except OSError as error:
         raise BadOption(option="--text", value=str(path), allowed=f"a readable file ({error.strerror})") from error
     if path is not None and not content:

@@ -156,7 +156,7 @@ def test_unreadable_files(tmp_path):
     cases = {
         "missing.yaml": "spec-unreadable-file",
         ".": "spec-unreadable-file",
-        "latin.yaml": "not_utf8",
+        "latin.yaml": "spec-not-utf8",
         "big.yaml": "spec-too-long",
     }
     (tmp_path / "latin.yaml").write_bytes(b"name: x\nb: \xff\n")
@@ -172,7 +172,7 @@ def test_every_mistake_has_a_code_and_a_test():
     classes = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, SpecError)]
     codes = {kind.code for kind in classes} - {"spec", "spec-invalid"}
     assert len(codes) == len(classes) - 2
-    elsewhere = {"spec-drafts-without-mtp", "spec-too-large", "spec-unreadable-file", "not_utf8"}
+    elsewhere = {"spec-drafts-without-mtp", "spec-too-large", "spec-unreadable-file", "spec-not-utf8"}
     assert codes == {case[2] for case in CASES} | elsewhere
 
 
