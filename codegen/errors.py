@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dsl.errors import coded, printable
+from dsl.errors import coded, cut, printable
+
+LONGEST = 4000  # characters of a message: a compiler's own words may be among it
 
 
 class CodegenError(Exception):
@@ -13,7 +15,7 @@ class CodegenError(Exception):
 
     def __init__(self, **fields: object) -> None:
         self.fields = fields
-        super().__init__(coded(printable(self.template.format(**fields), allowed="\n"), self.code))
+        super().__init__(coded(cut(printable(self.template.format(**fields), allowed="\n"), LONGEST), self.code))
 
 
 class UnsupportedOnTarget(CodegenError):

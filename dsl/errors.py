@@ -22,6 +22,12 @@ def printable(text: str, allowed: str = "") -> str:
     return "".join(c if c.isprintable() or c in allowed else c.encode("unicode_escape").decode() for c in text)
 
 
+def cut(text: str, longest: int) -> str:
+    """Text of at most `longest` characters, cut in the middle."""
+    half = longest // 2 - 2
+    return text if len(text) <= longest else f"{text[:half]} ... {text[-half:]}"[:longest]
+
+
 def coded(message: str, code: str) -> str:
     """A message with its code at the end of the first line, as every error of Stepforge shows it."""
     first, newline, rest = message.partition("\n")
@@ -107,7 +113,7 @@ class SpecError(Exception):
         if self.value is not NO_VALUE:
             field += f" = {show_value(self.value)}"
         text = printable(f"{place} {field.strip()}".rstrip() + f": {self.message}")
-        return coded(text if len(text) <= MAX_LINE else f"{text[:MAX_LINE]}...", self.code)
+        return coded(cut(text, MAX_LINE), self.code)
 
 
 class InvalidSpec(SpecError):

@@ -200,7 +200,7 @@ def random_weights(
     from runtime.random_weights import random_weights as make
 
     with _user_errors():
-        if not output.name or (output.exists() and not output.is_file()):
+        if not output.name or (os.path.lexists(output) and not os.path.isfile(output)):
             raise BadOption(option="--output", value=str(output), allowed="the name of a regular file")
         if seed not in SEED_RANGE:
             raise BadOption(option="--seed", value=seed, allowed="a 64-bit signed integer")
@@ -210,7 +210,8 @@ def random_weights(
             save_file(tensors, partial)
             partial.replace(output)
         except (OSError, SafetensorError) as error:
-            partial.unlink(missing_ok=True)
+            with suppress(OSError):
+                partial.unlink()
             raise BadOption(
                 option="--output", value=str(output), allowed=f"a file that can be written ({error})"
             ) from None
@@ -352,7 +353,7 @@ def _interval(text: str) -> int | None:
     """Tokens between checkpoints; None for every page."""
     if text == "page":
         return None
-    if not text.isdecimal() or len(text) > MOST_DIGITS:
+    if not (text.isascii() and text.isdecimal()) or len(text) > MOST_DIGITS:
         raise BadOption(option="--interval", value=text, allowed="page, or a number of tokens, 0 for none")
     return int(text)
 

@@ -52,7 +52,7 @@ def read_manifest(path: Path) -> Manifest:
         data = json.loads(content, object_pairs_hook=unique_keys)
         return _parsed(mapping(data), path, hashlib.sha256(content).hexdigest())
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
             raise PackageNotFound(path=path, manifest=MANIFEST) from None
         raise PackageDamaged(path=file, detail=f"it cannot be read ({error.strerror})") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
