@@ -143,6 +143,20 @@ class UnreadableFile(SpecError):
     template = "cannot be read: {reason}"
 
 
+class SpecExists(SpecError):
+    """A new spec would replace a file."""
+
+    code = "spec-exists"
+    template = "is there already, and stays as it is; choose another path"
+
+
+class SpecNotWritten(SpecError):
+    """A new spec cannot be written."""
+
+    code = "spec-not-written"
+    template = "cannot be written: {reason}"
+
+
 class TooLong(SpecError):
     """The text is larger than any sensible spec."""
 

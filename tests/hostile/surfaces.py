@@ -24,6 +24,7 @@ from codegen.lower import lower
 from codegen.render import render_package
 from dsl.errors import MAX_LISTED, InvalidSpec
 from dsl.loader import load_spec
+from runtime.checked import integer, items
 from runtime.checkpoints.archive import load_archive
 from runtime.errors import CheckpointFileError, RuntimeStateError
 from runtime.package import open_package
@@ -184,10 +185,10 @@ def laid_out(header: Any) -> bytes:
     end = 0
     for entry in header.values() if isinstance(header, dict) else ():
         try:
-            size = prod(entry["shape"]) * BITS[entry["dtype"]] // 8
-            if 0 <= size < LARGEST_TENSOR:
+            size = prod(items(entry["shape"], integer)) * BITS[entry["dtype"]] // 8
+            if size < LARGEST_TENSOR:
                 entry["data_offsets"] = [end, end := end + size]
-        except (TypeError, KeyError, AttributeError):
+        except (TypeError, KeyError, ValueError):
             continue
     return joined(header, bytes(end))
 
