@@ -39,8 +39,8 @@ def compile_package(
 ) -> list[Resources]:
     """Compile every kernel instance of `plan` that is not current in `<directory>/cache/<target>`.
 
-    progress(kernel, done, total) is called after each. Raises BuildFailed with the first kernel that does not compile, or
-    OutputNotWritten.
+    progress(kernel, done, total) is called after each. Raises BuildFailed with the first kernel that does not compile,
+    or OutputNotWritten.
     """
     try:
         return _compile_package(plan, directory, jobs, progress)
@@ -168,10 +168,12 @@ def _read_index(cache_dir: Path) -> dict[str, Resources]:
 
 
 def _well_formed(entry: Resources) -> bool:
-    words, numbers = (entry.kernel, entry.folder, entry.sha256), (entry.row_tile, entry.registers, entry.spill_bytes)
+    """Whether every field has its type."""
+    words = (entry.kernel, entry.folder, entry.sha256)
+    numbers = (entry.row_tile, entry.registers, entry.spill_bytes, entry.shared_bytes)
     return (
         all(isinstance(word, str) for word in words)
-        and all(number is None or type(number) is int for number in (*numbers, entry.shared_bytes))
+        and all(number is None or type(number) is int for number in numbers)
         and type(entry.bytes) is int
     )
 

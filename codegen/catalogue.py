@@ -20,12 +20,15 @@ COMMAND = "python -m codegen errors"
 INTRODUCTION = f"""# Errors
 
 Every refusal is one message that names the place, the value and what is allowed, and ends its first line with a stable
-code in brackets: `specs/x.yaml:6 d_model = 3: must be even (kernels read pairs of bf16); nearest 2 or 4 [spec-odd-size]`.
+code in brackets:
+
+    specs/x.yaml:6 d_model = 3: must be even (kernels read pairs of bf16); nearest 2 or 4 [spec-odd-size]
+
 A spec gives one line per mistake, all at once. Control characters in what a file or a name says are shown escaped.
 
-A command that refuses its input exits with code 2 and leaves nothing half written. `{COMMAND} CODE` explains one code. In Python,
-`error.code` is the code and `error.fields` (of a spec's mistake `error.path`, `error.value`, `error.line`) is what the
-message was made of.
+A command that refuses its input exits with code 2 and leaves nothing half written. `{COMMAND} CODE`
+explains one code. In Python, `error.code` is the code and `error.fields` (of a spec's mistake `error.path`,
+`error.value`, `error.line`) is what the message was made of.
 """
 
 

@@ -145,7 +145,11 @@ def _check_links(directory: Path, paths: Iterable[str]) -> None:
 def _remove(directory: Path, path: str, sha256: str) -> bool:
     """Remove a file of ours, if it is still as we wrote it, and the folders that it leaves empty."""
     file = directory / path
-    if not _inside(directory, path) or not os.path.isfile(file) or hashlib.sha256(file.read_bytes()).hexdigest() != sha256:
+    if (
+        not _inside(directory, path)
+        or not os.path.isfile(file)
+        or hashlib.sha256(file.read_bytes()).hexdigest() != sha256
+    ):
         return False
     file.unlink()
     for parent in file.parents:

@@ -43,7 +43,9 @@ def user_errors() -> Iterator[None]:
 
 @app.command()
 def new(
-    path: Annotated[Path | None, typer.Argument(help="File to write. [default: <name>.yaml]", show_default=False)] = None,
+    path: Annotated[
+        Path | None, typer.Argument(help="File to write. [default: <name>.yaml]", show_default=False)
+    ] = None,
     name: Annotated[
         str | None, typer.Option(help=f"Name of the model. [default: what the file is called, or {NAME}]")
     ] = None,

@@ -129,7 +129,9 @@ def step_bytes(spec: ModelSpec, drafts: int, context: int = CONTEXT) -> int:
     embedded = DTYPE_BYTES["bf16"] * d * min(rows, spec.vocab_size)
     head = DTYPE_BYTES["bf16"] * spec.vocab_size * d
     norm = DTYPE_BYTES["fp32"] * d
-    layers = sum(bytes_of(layer_shapes(layer, d)) + _kv_bytes(layer) * (rows + context) for layer in spec.pattern_layers)
+    layers = sum(
+        bytes_of(layer_shapes(layer, d)) + _kv_bytes(layer) * (rows + context) for layer in spec.pattern_layers
+    )
     total = embedded + layers + 2 * state_bytes_per_slot(spec) + norm + head
     if drafts == 0 or spec.mtp_layer is None:
         return total

@@ -13,6 +13,7 @@ from dsl.layers import LayerSpec, Strict
 from dsl.spec import ModelSpec, spec_sha256
 from dsl.tensors import weight_shapes
 
+
 @dataclass(frozen=True)
 class Change:
     """One change. before and after: plain data, None where there is none; words: the change in a line."""
@@ -162,7 +163,9 @@ def _words(shown: str, old: Any, new: Any) -> str:
     if old is None and isinstance(new, Strict):
         return f"{shown} is new{_of_kind(new)}"
     if isinstance(old, Strict):
-        return f"{shown} changed its kind{_of_kind(old)}{_of_kind(new)}".replace(": ", " from ", 1).replace(": ", " to ", 1)
+        return f"{shown} changed its kind{_of_kind(old)}{_of_kind(new)}".replace(": ", " from ", 1).replace(
+            ": ", " to ", 1
+        )
     return f"{shown}: {show_value(old)} became {show_value(new)}{_factor(old, new)}"
 
 

@@ -28,7 +28,7 @@ PLACES: tuple[tuple[type[Strict], str], ...] = (
 
 @dataclass(frozen=True)
 class FieldDoc:
-    """One field. meaning: a sentence or two; allowed: type, range and unit in words; needed: whether it must be given."""
+    """One field. meaning: a sentence or two; allowed: type, range and unit, in words; needed: it must be given."""
 
     name: str
     meaning: str

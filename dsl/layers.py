@@ -53,7 +53,9 @@ class Mamba2Spec(Strict):
             Annotated[float, Field(ge=0.0, allow_inf_nan=False)],
             Annotated[float, Field(gt=0.0)],
         ],
-        about("Least and greatest time step after softplus; [0.0, .inf] limits nothing. The first is below the second."),
+        about(
+            "Least and greatest time step after softplus; [0.0, .inf] limits nothing. The first is below the second."
+        ),
     ]
     norm_groups: Annotated[
         int, Field(ge=1, le=256), about("Groups of the gated RMSNorm over the H * P channels; divides H * P.", "groups")

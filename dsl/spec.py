@@ -41,7 +41,9 @@ class TokenizerSpec(Strict):
     specials: Annotated[
         tuple[Name, ...],
         Field(max_length=64),
-        about("Names of the ids from 256 on, all different. `bos` starts every prompt given as text, `eos` ends answers."),
+        about(
+            "Names of the ids from 256 on, all different. `bos` starts every prompt given as text, `eos` ends answers."
+        ),
     ]
 
     @property
@@ -77,8 +79,8 @@ class CheckpointSpec(Strict):
     interval: Annotated[
         Annotated[int, Field(ge=0, le=1 << 20)] | None,
         about(
-            "Tokens between checkpoints on the way: null for every page, 0 for none but prompt and answer ends, else at "
-            "least engine.max_drafts + 1.",
+            "Tokens between checkpoints on the way: null for every page, 0 for none but prompt and answer ends, else "
+            "at least engine.max_drafts + 1.",
             "tokens",
         ),
     ]
@@ -93,9 +95,7 @@ class EngineSpec(Strict):
         int, Field(ge=0, le=7), about("Draft tokens per step and slot, at most; 0 without `mtp`.", "tokens")
     ]
     prefill_chunk: Annotated[int, Field(ge=1, le=4096), about("Prompt tokens per prefill launch, at most.", "tokens")]
-    page_size: Annotated[
-        int, Field(ge=8, le=128), about("Tokens of a KV page: 8, 16, 32, 64 or 128.", "tokens")
-    ]
+    page_size: Annotated[int, Field(ge=8, le=128), about("Tokens of a KV page: 8, 16, 32, 64 or 128.", "tokens")]
     checkpoint_slots: Annotated[
         int, Field(ge=1, le=1 << 16), about("Checkpoints kept on the device, at least max_slots + 1.", "checkpoints")
     ]
@@ -104,7 +104,9 @@ class EngineSpec(Strict):
 class ModelSpec(Strict):
     """A whole model and the limits of its engine, as written in one YAML file."""
 
-    name: Annotated[Name, about("Name of the model: of its package (- becomes _), and of specs/<name>/weights.safetensors.")]
+    name: Annotated[
+        Name, about("Name of the model: of its package (- becomes _), and of specs/<name>/weights.safetensors.")
+    ]
     tokenizer: Annotated[TokenizerSpec, about("How text becomes token ids.")]
     vocab_size: Annotated[
         int, Field(ge=1, le=1 << 20), about("Rows of the embedding; at least 256 and one per special.", "tokens")

@@ -138,5 +138,3 @@ def write_new(path: Path, name: str) -> None:
 
 def _located(error: SpecError, path: Path) -> SpecError:
     return error.located(str(path), None)
-
-

@@ -42,7 +42,7 @@ class LocalCacheManager(FileCacheManager):  # type: ignore[misc]
 def _readable(file: Path) -> bool:
     try:
         if file.suffix == ".json":
-            return METADATA <= set(json.loads(read_regular(file, TEXT_BYTES)))
+            return METADATA.issubset(json.loads(read_regular(file, TEXT_BYTES)))
         if file.suffix in (".c", ".ttir"):
             read_regular(file, TEXT_BYTES).decode()
         return file.is_file()

@@ -131,7 +131,10 @@ def _limits(data: Mapping[str, Any]) -> Limits:
         **sizes
         | {n: integer(sizes[n], 1) for n in SIZES}
         | {n: items(sizes[n], _size) for n in ("prefill_rows", "buckets")}
-        | {"max_drafts": integer(sizes["max_drafts"]), "checkpoint_interval": None if interval is None else integer(interval)}
+        | {
+            "max_drafts": integer(sizes["max_drafts"]),
+            "checkpoint_interval": None if interval is None else integer(interval),
+        }
     )
     _holds(limits.ring & (limits.ring - 1) == 0, "ring is no power of two")
     _holds(limits.max_drafts < limits.max_rows <= limits.ring, "max_rows does not fit")
@@ -191,7 +194,7 @@ def _launch(data: Any) -> Launch:
     return Launch(
         identifier(data["kernel"]),
         items(data["grid"], lambda size: identifier(size) if isinstance(size, str) else integer(size, 1)),
-        {parameter: value for parameter, value in args},
+        dict(args),
         text(data["layer"]),
     )
 

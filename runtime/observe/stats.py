@@ -97,5 +97,3 @@ def percentile(values: list[float], share: float) -> float:
     """Nearest-rank percentile; nan of nothing. share: 0 .. 1."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1 if share else 0)] if ordered else math.nan
-
-

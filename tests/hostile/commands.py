@@ -15,7 +15,10 @@ RUNTIME: dict[str, tuple[tuple[str, ...], str]] = {
     "a package that is a fifo": (("generate", "{fifo}", "--prompt", "x"), "package-not-found"),
     "a package of a long name": (("generate", "x" * 5000, "--prompt", "x"), "package-not-found"),
     "weights that are a fifo": (("generate", "{package}", "--weights", "{fifo}", "--prompt", "x"), "weights-not-found"),
-    "weights of a long name": (("generate", "{package}", "--weights", "x" * 5000, "--prompt", "x"), "weights-not-found"),
+    "weights of a long name": (
+        ("generate", "{package}", "--weights", "x" * 5000, "--prompt", "x"),
+        "weights-not-found",
+    ),
     "another target": ((*GENERATE, "--target", "cuda:90"), "package-target"),
     "a target that clears the screen": ((*GENERATE, "--target", "\x1b[2J"), "package-target"),
     "a prompt beyond the context": ((*GENERATE[:-1], "x" * 5000), "prompt-too-long"),
@@ -40,11 +43,17 @@ RUNTIME: dict[str, tuple[tuple[str, ...], str]] = {
     "weights to a fifo": (("random-weights", "{package}", "-o", "{fifo}"), "bad-option"),
     "weights to a folder that is not there": (("random-weights", "{package}", "-o", "{folder}/a/b"), "bad-option"),
     "weights to a file of a long name": (("random-weights", "{package}", "-o", "{folder}/" + "x" * 255), "bad-option"),
-    "weights of a seed of thirty digits": (("random-weights", "{package}", "-o", "{folder}/w", "--seed", MANY), "bad-option"),
-}  # fmt: skip
+    "weights of a seed of thirty digits": (
+        ("random-weights", "{package}", "-o", "{folder}/w", "--seed", MANY),
+        "bad-option",
+    ),
+}
 CODEGEN: dict[str, tuple[tuple[str, ...], str]] = {
     "a target that is a path": (("check", SPEC, "--target", "../../x"), "lowering-unknown-target"),
-    "a target that is code": (("build", SPEC, "-o", "{folder}/x", "--target", 'cpu"\nimport os'), "lowering-unknown-target"),
+    "a target that is code": (
+        ("build", SPEC, "-o", "{folder}/x", "--target", 'cpu"\nimport os'),
+        "lowering-unknown-target",
+    ),
     "a spec of a long name": (("check", "x" * 5000), "spec-unreadable-file"),
     "an output of a long name": (("build", SPEC, "--no-aot", "-o", "{folder}/" + "x" * 300), "build-not-written"),
     "an output in /proc": (("build", SPEC, "--no-aot", "-o", "/proc/self/stepforge"), "build-not-written"),
@@ -57,6 +66,6 @@ CODEGEN: dict[str, tuple[tuple[str, ...], str]] = {
     "a fifo to verify": (("verify", "{fifo}"), "package-not-found"),
     "a code nobody knows": (("errors", "\x1b[2J"), "unknown-code"),
     "a command nobody knows": (("eval", "x"), "usage"),
-}  # fmt: skip
+}
 # names that specs may have, but that no generated comment can quote
 SPEC_NAMES = ('"""', "a\nimport os", "a b.yaml", "-rf.yaml\x1b[2J", "{{ 7 }}.yaml")

@@ -8,20 +8,37 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-BYTES = (b"\0", b"\xff", b"\xef\xbb\xbf", b"\xed\xa0\x80", b"\t", b"\r", b"\x1b[2J", b"\xe2\x80\xa8", b"\x85", b"\x7f", b"\n")
+BYTES = (
+    b"\0",
+    b"\xff",
+    b"\xef\xbb\xbf",
+    b"\xed\xa0\x80",
+    b"\t",
+    b"\r",
+    b"\x1b[2J",
+    b"\xe2\x80\xa8",
+    b"\x85",
+    b"\x7f",
+    b"\n",
+)
 TOKENS = re.compile(rb"[A-Za-z0-9_.+-]+|\s+|[^A-Za-z0-9_\s]")
 WORDS = (
-    *(b"&a", b"*a", b"<<: *a", b"<<", b"!!python/name:os.system", b"!!binary", b"!x", b"!", b"---\n", b"...\n", b"%YAML 9.9\n"),
+    *(b"&a", b"*a", b"<<: *a", b"<<", b"!!python/name:os.system", b"!!binary", b"!x", b"!"),
+    *(b"---\n", b"...\n", b"%YAML 9.9\n"),
     *(b"|", b">", b"|9", b"? ", b"- ", b": ", b"[", b"]", b"{", b"}", b",", b"#", b"'", b'"', b"@", b"`"),
     *(b"null", b"~", b"true", b"yes", b".inf", b"-.inf", b".nan", b"1e999", b"-0", b"0x10", b"1_0", b"010", b"1:30"),
-    *(b"9" * 39, b"9" * 50, b"1" + b"0" * 5000, b"-1", b"0", b"1", b"2", b"7", b"256", b"65536", b"0.5", b"1e-300", b"NaN"),
-    *(b"__class__", b"kind", b"mamba2", b"attention", b"x" * 5000, b'"\\UFFFFFFFF"', b'"\\ud800"', b"'\n'", b'"\\x00"', b"{{ 7 }}"),
+    *(b"9" * 39, b"9" * 50, b"1" + b"0" * 5000, b"-1", b"0", b"1", b"2", b"7", b"256", b"65536"),
+    *(b"0.5", b"1e-300", b"NaN"),
+    *(b"__class__", b"kind", b"mamba2", b"attention", b"x" * 5000, b'"\\UFFFFFFFF"', b'"\\ud800"', b"'\n'"),
+    *(b'"\\x00"', b"{{ 7 }}"),
     *(b"[[[[[[[[[[[[[[", b"{a: {a: {a: {a: 1}}}}", b"\xc3\x28", b"1e5", b"Infinity", b'"a":1,"a":2'),
 )  # fmt: skip
 VALUES: tuple[Any, ...] = (
-    *(None, True, False, 0, 1, -1, 2, 3, 7, 8, 255, 256, 257, 1 << 16, 1 << 20, 1 << 31, (1 << 63) - 1, 1 << 64, -(1 << 64)),
+    *(None, True, False, 0, 1, -1, 2, 3, 7, 8, 255, 256, 257, 1 << 16, 1 << 20, 1 << 31),
+    *((1 << 63) - 1, 1 << 64, -(1 << 64)),
     *(10**39, 0.0, -0.0, 0.5, 1e-300, 1e300, float("inf"), float("nan"), "", "x", "1", "null", "mamba", "a\nb", "a\0b"),
-    *("x" * 300, "../x", "\x1b[2J", "\u202e", [], [1], [None], [[[[1]]]], {}, {"kind": "mamba2"}, {"": ""}, {"a": {"a": {}}}),
+    *("x" * 300, "../x", "\x1b[2J", "\u202e", [], [1], [None], [[[[1]]]], {}),
+    *({"kind": "mamba2"}, {"": ""}, {"a": {"a": {}}}),
 )  # fmt: skip
 Path = tuple[str | int, ...]
 
@@ -143,7 +160,7 @@ def _at(tree: Any, path: Path) -> Any:
 
 
 def _change(tree: Any, path: Path, other: Path, random: Random) -> None:
-    """Change what is at `path`: another value, a neighbour of the same number, a subtree from elsewhere, a key, nothing."""
+    """Change what is at `path`: another value, a number beside it, a subtree from elsewhere, another key, nothing."""
     parent, key = _at(tree, path[:-1]), path[-1]
     old = parent[key]
     change = random.randrange(6)

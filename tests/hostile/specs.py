@@ -61,7 +61,10 @@ SPECS: dict[str, tuple[bytes, str]] = {
     "a tag that writes a line": (name("!a%0Aspecs/x.yaml:1%20all%20is%20well x"), "spec-tag"),
     "a tag of a megabyte": (name("!" + "x" * 900_000 + " y"), "spec-tag"),
     "two documents": (GOOD.encode() + b"---\nname: x\n", "spec-several-documents"),
-    "a YAML version of thousands of digits": (b"%YAML " + b"1" * 5000 + b".1\n---\n" + GOOD.encode(), "spec-yaml-syntax"),
+    "a YAML version of thousands of digits": (
+        b"%YAML " + b"1" * 5000 + b".1\n---\n" + GOOD.encode(),
+        "spec-yaml-syntax",
+    ),
     "a duplicate key": (changed("d_model: 256", "d_model: 256\nd_model: 512"), "spec-duplicate-key"),
     "a duplicate layer": (changed("  attention:\n", "  mamba:\n"), "spec-duplicate-key"),
     "a list as a key": (changed("d_model: 256", "? [a, b]\n: 1\nd_model: 256"), "spec-key-not-text"),
@@ -81,7 +84,10 @@ SPECS: dict[str, tuple[bytes, str]] = {
     "a boolean for a number": (changed("d_model: 256", "d_model: true"), "spec-wrong-type"),
     "null for a number": (changed("d_model: 256", "d_model: null"), "spec-wrong-type"),
     "a mapping for a number": (changed("d_model: 256", "d_model: {a: 1}"), "spec-wrong-type"),
-    "nested lists for a number": (changed("d_model: 256", "d_model: " + "[[[" + "[1,1,1,1]," * 500 + "]]]"), "spec-wrong-type"),
+    "nested lists for a number": (
+        changed("d_model: 256", "d_model: " + "[[[" + "[1,1,1,1]," * 500 + "]]]"),
+        "spec-wrong-type",
+    ),
     "sizes whose product is absurd": (
         GOOD.replace("d_model: 256", "d_model: 16384")
         .replace("hidden_size: 320", "hidden_size: 65536")
@@ -90,13 +96,13 @@ SPECS: dict[str, tuple[bytes, str]] = {
         "spec-too-large",
     ),
     # text that would be code, or a path, or a template
-    "code in a name": (name("'x\"\"\"\nimport os\n\"\"\"'"), "spec-bad-name"),
+    "code in a name": (name('\'x"""\nimport os\n"""\''), "spec-bad-name"),
     "a name that ends with a newline": (name('"tiny\\n"'), "spec-bad-name"),
     "a block scalar as a name": (name("|\n  tiny"), "spec-bad-name"),
     "a template in a name": (name("'{{ 7 * 7 }}'"), "spec-bad-name"),
     "a path in a name": (name("../../etc/passwd"), "spec-bad-name"),
-    "code in the name of a layer": (changed("  drafter:\n", "  \"d'); import os #\":\n"), "spec-bad-name"),
+    "code in the name of a layer": (changed("  drafter:\n", '  "d\'); import os #":\n'), "spec-bad-name"),
     "code in a special": (changed("[bos, eos]", "[bos, 'e\", os.system(\"x']"), "spec-bad-name"),
     "code in a kind": (changed("kind: bytes", "kind: 'bytes\"); import os'"), "spec-not-allowed"),
     "a constructor as a key": (changed("d_model: 256", "__class__: x\nd_model: 256"), "spec-unknown-key"),
-}  # fmt: skip
+}

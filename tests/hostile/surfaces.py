@@ -66,7 +66,7 @@ def one_line(error: Exception) -> None:
 
 
 class Specs:
-    """Specs: refused with their mistakes, each in its line, or lowered and rendered into Python that is what it says."""
+    """Specs: refused with their mistakes, each in its line, or lowered and rendered into Python that imports ours."""
 
     name, share = "spec", 0.5
 
@@ -276,5 +276,7 @@ class Checkpoints:
         for image in images:
             saved = self.images[image.tokens]
             assert image.parts.keys() == saved.parts.keys()
-            assert all((image.parts[n].view(-1) == t.view(-1)).all() for n, t in saved.parts.items() if t.is_floating_point())
+            assert all(
+                (image.parts[n].view(-1) == t.view(-1)).all() for n, t in saved.parts.items() if t.is_floating_point()
+            )
         return ["accepted"]

@@ -64,7 +64,9 @@ def refused(app: Any, arguments: list[str], code: str) -> str:
 
 
 def test_the_corpus_is_large_enough() -> None:
-    assert len(SPECS) + len(WEIGHTS) + len(PACKAGES) + len(OUTPUTS) + len(CHECKPOINTS) + len(RUNTIME) + len(CODEGEN) > 200
+    assert (
+        len(SPECS) + len(WEIGHTS) + len(PACKAGES) + len(OUTPUTS) + len(CHECKPOINTS) + len(RUNTIME) + len(CODEGEN) > 200
+    )
 
 
 @pytest.mark.parametrize("name", SPECS)

@@ -12,7 +12,7 @@ LAST_RESORT = 10  # times the limit: C code that no signal interrupts ends the p
 
 
 class Hang(BaseException):
-    """An input took longer than it may. Not an Exception: no handler of the code under test takes it for one of its own."""
+    """An input took longer than it may. Not an Exception: no handler of the code under test takes it for its own."""
 
 
 @contextmanager

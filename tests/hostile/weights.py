@@ -18,6 +18,11 @@ def split(data: bytes) -> tuple[Header, bytes]:
     return json.loads(data[8 : 8 + length]), data[8 + length :]
 
 
+def split_text(data: bytes) -> bytes:
+    """The header as text."""
+    return json.dumps(split(data)[0]).encode()
+
+
 def joined(header: Any, body: bytes) -> bytes:
     """A file of a header, as JSON or as bytes, and tensors."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
@@ -107,7 +112,7 @@ WEIGHTS: dict[str, tuple[Change, str]] = {
     "a header in UTF-16": (raw_header('{"a": 1}'.encode("utf-16")), UNREADABLE),
     "a name twice": (twice, UNREADABLE),
     "a key of an entry twice": (
-        lambda data: joined(json.dumps(split(data)[0]).replace('"shape"', '"shape": [1], "shape"', 1).encode(), split(data)[1]),
+        lambda data: joined(split_text(data).replace(b'"shape"', b'"shape": [1], "shape"', 1), split(data)[1]),
         UNREADABLE,
     ),
     "an entry that is a list": (on_header(lambda h: h.update({FIRST: []})), UNREADABLE),
@@ -119,7 +124,10 @@ WEIGHTS: dict[str, tuple[Change, str]] = {
     "offsets that are floats": (on_header(lambda h: h[FIRST].update(data_offsets=[0.0, 10320.0])), UNREADABLE),
     "three offsets": (on_header(lambda h: entry(h, "data_offsets").append(3)), UNREADABLE),
     "a size of 2**70": (on_first(shape=[1 << 70]), UNREADABLE),
-    "sizes whose product wraps to the right one": (on_header(lambda h: entry(h, "shape").append((1 << 64) + 1)), UNREADABLE),
+    "sizes whose product wraps to the right one": (
+        on_header(lambda h: entry(h, "shape").append((1 << 64) + 1)),
+        UNREADABLE,
+    ),
     "sizes whose product wraps to nothing": (on_first(shape=[1 << 32, 1 << 32]), UNREADABLE),
     "a negative size": (on_header(lambda h: h[FIRST].update(shape=[-n for n in entry(h, "shape")])), UNREADABLE),
     "a size that is true": (on_first(shape=[True]), UNREADABLE),
@@ -134,5 +142,8 @@ WEIGHTS: dict[str, tuple[Change, str]] = {
     "the same number of elements": (swapped, "weights-shape"),
     "another dtype of the same size": (on_first(dtype="F16"), "weights-dtype"),
     "a tensor less": (renamed("final_norm.weight", "final_norm.bias"), "weights-missing"),
-    "a tensor more": (on_header(lambda h: h.update(x={"dtype": "U8", "shape": [0], "data_offsets": [0, 0]})), "weights-foreign"),
-}  # fmt: skip
+    "a tensor more": (
+        on_header(lambda h: h.update(x={"dtype": "U8", "shape": [0], "data_offsets": [0, 0]})),
+        "weights-foreign",
+    ),
+}

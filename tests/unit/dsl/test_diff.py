@@ -42,7 +42,10 @@ def words(*edits: tuple[str, str]) -> list[str]:
             ("[mamba, mamba, attention, mamba]", "[mamba, mamba, attention, attention, mamba]"),
             "pattern: 4 layers became 5: attention added at 3",
         ),
-        (("[mamba, mamba, attention, mamba]", "[attention, mamba]"), "pattern: 4 layers became 2: mamba x 2 at 0 removed"),
+        (
+            ("[mamba, mamba, attention, mamba]", "[attention, mamba]"),
+            "pattern: 4 layers became 2: mamba x 2 at 0 removed",
+        ),
         (
             ("[mamba, mamba, attention, mamba]", "[mamba, mamba, attention, attention]"),
             "pattern: 4 layers became 4: mamba at 3 became attention",
@@ -59,7 +62,9 @@ def test_a_new_name_for_a_layer_is_no_other_layer() -> None:
         "layer drafter is called mtp-layer now, otherwise unchanged",
         "mtp.layer: 'drafter' became 'mtp-layer'",
     ]
-    renamed = dsl.parse_spec(TEXT.replace("mamba:", "ssm:").replace("[mamba, mamba,", "[ssm, ssm,").replace(", mamba]", ", ssm]"))
+    renamed = dsl.parse_spec(
+        TEXT.replace("mamba:", "ssm:").replace("[mamba, mamba,", "[ssm, ssm,").replace(", mamba]", ", ssm]")
+    )
     found = diff(BASE, renamed)
     assert [change.words for change in found.changes] == ["layer mamba is called ssm now, otherwise unchanged"]
     assert found.weights.fit and found.before == found.after

@@ -48,8 +48,10 @@ KEYWORDS = {
     "maxProperties": lambda s, v: not isinstance(v, dict) or len(v) <= s,
     "required": lambda s, v: not isinstance(v, dict) or set(s) <= set(v),
     "properties": lambda s, v: not isinstance(v, dict) or all(holds(s[k], x) for k, x in v.items() if k in s),
-    "patternProperties": lambda s, v: not isinstance(v, dict)
-    or all(holds(sub, x) for pattern, sub in s.items() for k, x in v.items() if re.search(pattern, k)),
+    "patternProperties": lambda s, v: (
+        not isinstance(v, dict)
+        or all(holds(sub, x) for pattern, sub in s.items() for k, x in v.items() if re.search(pattern, k))
+    ),
     "propertyNames": lambda s, v: not isinstance(v, dict) or all(holds(s, k) for k in v),
     "anyOf": lambda s, v: any(holds(sub, v) for sub in s),
     "allOf": lambda s, v: all(holds(sub, v) for sub in s),
@@ -69,9 +71,9 @@ def holds(schema: dict[str, Any], value: Any) -> bool:
             if not all(key in known or any(re.search(p, key) for p in patterns) for key in keys):
                 return False
         elif word == "items":
-            pairs = () if not isinstance(value, list) else zip(rule, value) if isinstance(rule, list) else None
-            pairs = [(rule, item) for item in value] if pairs is None else pairs
-            if not all(holds(sub, item) for sub, item in pairs):
+            listed_items = value if isinstance(value, list) else []
+            rules = rule if isinstance(rule, list) else [rule] * len(listed_items)
+            if not all(holds(sub, item) for sub, item in zip(rules, listed_items, strict=False)):
                 return False
         elif word == "additionalItems":
             assert rule is False
