@@ -1,4 +1,4 @@
-"""The JSON Schema of a spec for editors: draft 7, which yaml-language-server reads, with ranges and units to hover over.
+"""The JSON Schema of a spec for editors: draft 7, as yaml-language-server reads it, with ranges and units on hover.
 
 It says what each field may hold. What fields must be to each other (`dsl.rules`) no schema says.
 """

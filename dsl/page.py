@@ -17,16 +17,16 @@ HEAD = f"""<!-- written by {COMMAND}; a test holds them equal -->
 
 # The spec language
 
-A spec is one YAML file: a model, and the limits of the engine that runs it. `python -m dsl new my-model.yaml` writes one
-to start from, `python -m codegen check my-model.yaml` names every mistake with its line, `python -m dsl diff a.yaml
+A spec is one YAML file: a model, and the limits of the engine that runs it. `python -m dsl new my-model.yaml` writes
+one to start from, `python -m codegen check my-model.yaml` names every mistake with its line, `python -m dsl diff a.yaml
 b.yaml` says what a change costs. Derived sizes are never written in a spec.
 
 ## The text
 
 UTF-8, one document of at most {MAX_BYTES:,} bytes, {MAX_NODES:,} keys and values, {MAX_DEPTH} levels; a regular file.
 Mappings with text keys, each once; lists; text, numbers, `true`, `false`, `null`. Numbers are plain decimal ones as in
-YAML 1.2 (`1e-6` is a number; `1_000`, `010`, `0x10` and `1:30` are refused; `.inf` is infinity). Anchors, aliases, merge
-keys and tags are refused: a spec says everything where it is read. Every mistake has a code: [errors](errors.md).
+YAML 1.2 (`1e-6` is a number; `1_000`, `010`, `0x10` and `1:30` are refused; `.inf` is infinity). Anchors, aliases,
+merge keys and tags are refused: a spec says everything where it is read. Every mistake has a code: [errors](errors.md).
 
 ## In an editor
 

@@ -19,6 +19,7 @@ from runtime.files import read_regular, unique_keys
 from runtime.kernel_cache import cache_scope
 from runtime.manifest import FILE_BYTES, MANIFEST, Manifest, TargetEntry, read_manifest, verify_files
 from runtime.plan import Plan, read_plan
+from runtime.plan_rules import check_plan
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ def open_package(path: str | Path, target: str | None = None) -> Package:
     try:
         content = read_regular(folder / "plan.json", FILE_BYTES)
         plan = read_plan(json.loads(content, object_pairs_hook=unique_keys))
+        check_plan(plan)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise PackageDamaged(path=folder / "plan.json", detail=f"not a plan ({error})") from error
     return Package(

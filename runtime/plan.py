@@ -156,7 +156,9 @@ def _holds(condition: bool, otherwise: str) -> None:
 
 def _source(data: Any) -> Source:
     data = mapping(data)
-    return Source(text(data["tensor"]), items(data["shape"], _size), one_of(*DTYPE_BYTES)(data["dtype"]))
+    source = Source(text(data["tensor"]), items(data["shape"], _size), one_of(*DTYPE_BYTES)(data["dtype"]))
+    _holds(0 < len(source.shape) <= MOST_DIMS, f"tensor {source.tensor[:60]} has no possible shape")
+    return source
 
 
 def _buffer(data: Any) -> Buffer:
@@ -238,14 +240,4 @@ def read_plan(data: Any) -> Plan:
         kv_buffers=items(data["kv_buffers"], identifier),
     )
     _holds(len(plan.sections) == len(sections), "a section is given twice")
-    _refers(plan)
     return plan
-
-
-def _refers(plan: Plan) -> None:
-    """Whatever names a kernel or a buffer names one that is there."""
-    for launch in (launch for launches in plan.sections.values() for launch in launches):
-        _holds(launch.kernel in plan.kernels, f"kernel {launch.kernel} is launched, but not defined")
-    parts = {name for part in plan.checkpoint_parts for name in (part.live, part.checkpoint)}
-    for name in (*sorted(parts), *plan.kv_buffers):
-        _holds(name in plan.buffers, f"buffer {name} is referred to, but not defined")

@@ -75,6 +75,11 @@ def first(plan: dict[str, Any], kind: str) -> dict[str, Any]:
     return plan[kind][0]
 
 
+def buffer(plan: dict[str, Any], name: str) -> dict[str, Any]:
+    """One buffer of a plan."""
+    return next(each for each in plan["buffers"] if each["name"] == name)
+
+
 PACKAGES: dict[str, tuple[Change, str]] = {
     # the manifest
     "no manifest": (lambda p: (p / MANIFEST).unlink(), "package-not-found"),
@@ -131,6 +136,21 @@ PACKAGES: dict[str, tuple[Change, str]] = {
     "a launch of no kernel": (on_plan(lambda p: first(p, "sections")["launches"][0].update(kernel="nobody")), DAMAGED),
     "a checkpoint of no buffer": (on_plan(lambda p: first(p, "checkpoint_parts").update(live="nobody")), DAMAGED),
     "KV in no buffer": (on_plan(lambda p: p["kv_buffers"].append("nobody")), DAMAGED),
+    "no buffer of tokens": (on_plan(lambda p: buffer(p, "tokens").update(name="toker")), DAMAGED),
+    "seeds that are too narrow": (on_plan(lambda p: buffer(p, "seed").update(dtype="int32")), DAMAGED),
+    "a page table that is too short": (on_plan(lambda p: buffer(p, "page_table").update(shape=[1])), DAMAGED),
+    "logits of another vocabulary": (on_plan(lambda p: buffer(p, "logits")["shape"].__setitem__(1, 3)), DAMAGED),
+    "states of more slots": (on_plan(lambda p: buffer(p, "layers_0_state")["shape"].__setitem__(0, 9)), DAMAGED),
+    "weights of no tensor": (on_plan(lambda p: buffer(p, "lm_head").update(sources=[])), DAMAGED),
+    "panels that do not hold their rows": (on_plan(lambda p: buffer(p, "lm_head")["shape"].__setitem__(0, 1)), DAMAGED),
+    "panels of three dims": (on_plan(lambda p: buffer(p, "lm_head")["shape"].pop()), DAMAGED),
+    "a panel of a vector": (on_plan(lambda p: buffer(p, "lm_head")["sources"][0].update(shape=[3])), DAMAGED),
+    "a tensor of no dims": (on_plan(lambda p: buffer(p, "lm_head")["sources"][0].update(shape=[])), DAMAGED),
+    "a transposed matrix that is not": (
+        on_plan(lambda p: buffer(p, "layers_0_conv_weight").update(layout="plain")),
+        DAMAGED,
+    ),
+    "a layout nobody knows": (on_plan(lambda p: buffer(p, "lm_head").update(layout="sparse")), DAMAGED),
     "a special that is a path": (on_plan(lambda p: p["tokenizer"][1].__setitem__(1, ["../x"])), DAMAGED),
     "a special twice": (on_plan(lambda p: p["tokenizer"][1].__setitem__(1, ["eos", "eos"])), DAMAGED),
     "more specials than ids": (on_plan(lambda p: p["tokenizer"][1].__setitem__(1, ["a", "b", "c"])), DAMAGED),
