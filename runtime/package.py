@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import os
 import sys
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +22,9 @@ from runtime.kernel_cache import cache_scope
 from runtime.manifest import FILE_BYTES, MANIFEST, Manifest, TargetEntry, read_manifest, verify_files
 from runtime.plan import Plan, read_plan
 from runtime.plan_rules import check_plan
+
+NO_BYTECODE = os.devnull  # no file lies below it
+_importing = threading.RLock()  # Python's settings of bytecode are the process's: threads take turns
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,9 @@ def open_package(path: str | Path, target: str | None = None) -> Package:
         check_plan(plan)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise PackageDamaged(path=folder / "plan.json", detail=f"not a plan ({error})") from error
+    for module in ("__init__", *plan.kernels):
+        if f"{entry.folder}/kernels/{module}.py" not in manifest.files:
+            raise PackageDamaged(path=path, detail=f"{entry.folder}/kernels/{module}.py is not listed in {MANIFEST}")
     return Package(
         path=path,
         name=manifest.name,
@@ -106,12 +114,25 @@ def _import_step(folder: Path, plan: Plan, manifest: Manifest) -> ModuleType:
     name = f"{parent}.step"
     if name not in sys.modules:
         try:
-            if parent not in sys.modules:
-                _load_module(parent, folder / "__init__.py", [str(folder)])
-            _load_module(name, folder / "step.py", None)
+            with _from_source():
+                if parent not in sys.modules:
+                    _load_module(parent, folder / "__init__.py", [str(folder)])
+                _load_module(name, folder / "step.py", None)
         except Exception as error:
             raise PackageDamaged(path=folder / "step.py", detail=f"cannot be imported ({error!r})") from error
     return sys.modules[name]
+
+
+@contextmanager
+def _from_source() -> Iterator[None]:
+    """Inside, modules are made from their source, which has a hash: bytecode beside it is neither read nor written."""
+    with _importing:
+        before = sys.pycache_prefix, sys.dont_write_bytecode
+        sys.pycache_prefix, sys.dont_write_bytecode = NO_BYTECODE, True
+        try:
+            yield
+        finally:
+            sys.pycache_prefix, sys.dont_write_bytecode = before
 
 
 def _load_module(name: str, file: Path, search: list[str] | None) -> None:

@@ -101,6 +101,7 @@ PACKAGES: dict[str, tuple[Change, str]] = {
     "a file with a surrogate": (on_manifest(lambda m: m["files"].update({"a\ud800": "0" * 64})), DAMAGED),
     "a file that climbs": (on_manifest(lambda m: m["files"].update({"cpu/../../x": "0" * 64})), DAMAGED),
     "a file from the root": (on_manifest(lambda m: m["files"].update({"/etc/passwd": "0" * 64})), DAMAGED),
+    "a kernel that nobody vouches for": (on_manifest(lambda m: m["files"].pop("cpu/kernels/sample.py")), DAMAGED),
     "a hash that is a number": (on_manifest(lambda m: m["files"].update({PLAN: 1})), DAMAGED),
     "no target for here": (on_manifest(lambda m: m.update(targets={})), "package-target"),
     # listed files

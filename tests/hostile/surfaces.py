@@ -16,6 +16,7 @@ from random import Random
 from typing import Any, Protocol
 
 import yaml
+from safetensors.torch import load
 from typer.testing import CliRunner
 
 from codegen.cli import app as codegen_app
@@ -26,6 +27,7 @@ from dsl.errors import MAX_LISTED, InvalidSpec
 from dsl.loader import load_spec
 from runtime.checked import integer, items
 from runtime.checkpoints.archive import load_archive
+from runtime.engine import Engine
 from runtime.errors import CheckpointFileError, RuntimeStateError
 from runtime.package import open_package
 from runtime.safetensors_header import BITS
@@ -194,12 +196,12 @@ def laid_out(header: Any) -> bytes:
 
 
 class Packages:
-    """Manifests, and plans with a manifest that fits them: refused, or opened."""
+    """Manifests, and plans with a manifest that fits them: refused, or an engine can be made of them."""
 
     name, share = "package", 0.1
 
     def __init__(self, good: Good) -> None:
-        self.folder = good.folder
+        self.folder, self.weights = good.folder, load(good.weights)
         self.files = {name: (good.folder / name).read_bytes() for name in ("manifest.json", "cpu/plan.json")}
         self.trees = {name: json.loads(data) for name, data in self.files.items()}
 
@@ -218,7 +220,7 @@ class Packages:
         self._write(name.decode(), content)
         before = set(sys.modules)
         try:
-            open_package(self.folder)
+            Engine(open_package(self.folder), self.weights, threads=1).close()
             return ["accepted"]
         except RuntimeStateError as error:
             one_line(error)
