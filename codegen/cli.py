@@ -60,7 +60,7 @@ def user_errors() -> Iterator[None]:
     """Report what the user can mend in plain words, with exit code 2 and no traceback."""
     try:
         yield
-    except (SpecError, CodegenError, OSError) as error:
+    except (SpecError, CodegenError) as error:
         err.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(2) from None
 

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from dsl.console import EXIT_USER_ERROR, run
 from dsl.diff import diff as compare
 from dsl.diff import report
 from dsl.editor import editor_schema
@@ -18,8 +19,6 @@ from dsl.errors import SpecError
 from dsl.loader import load_spec
 from dsl.page import page
 from dsl.starter import NAME, name_for, write_new
-
-EXIT_USER_ERROR = 2
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -84,4 +83,4 @@ def reference() -> None:
 
 def main() -> None:
     """Entry point."""
-    app()
+    run(lambda: app(prog_name="python -m dsl"))

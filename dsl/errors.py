@@ -157,6 +157,13 @@ class SpecNotWritten(SpecError):
     template = "cannot be written: {reason}"
 
 
+class OutputFailed(SpecError):
+    """What a command says cannot be written where standard output goes."""
+
+    code = "spec-output"
+    template = "cannot be written: {reason}"
+
+
 class TooLong(SpecError):
     """The text is larger than any sensible spec."""
 

@@ -1,4 +1,4 @@
-"""What runs of a package is what its manifest vouches for; what lies in its kernel cache cannot hang or crash a reader."""
+"""What runs of a package is what its manifest vouches for; what lies in its kernel cache cannot hang a reader."""
 
 from __future__ import annotations
 
