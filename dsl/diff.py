@@ -91,17 +91,19 @@ def _changes(a: ModelSpec, b: ModelSpec) -> Iterator[Change]:
 
 
 def _layers(a: ModelSpec, b: ModelSpec) -> Iterator[Change]:
+    """Layers that both have, then those under another name, those that are gone, those that are new."""
+    names = renamed(a, b)
     for name, layer in b.layers.items():
         if name in a.layers:
             yield from _value(("layers", name), a.layers[name], layer)
-    for old, new in renamed(a, b).items():
+    for old, new in names.items():
         yield Change(f"layers.{old}", old, new, f"layer {old} is called {new} now, otherwise unchanged")
-    gone = [name for name in a.layers if name not in b.layers and name not in renamed(a, b)]
-    new_ones = [name for name in b.layers if name not in a.layers and name not in renamed(a, b).values()]
-    for name in gone:
-        yield Change(f"layers.{name}", _plain(a.layers[name]), None, f"layer {name} ({_kind(a.layers[name])}) is gone")
-    for name in new_ones:
-        yield Change(f"layers.{name}", None, _plain(b.layers[name]), f"layer {name} ({_kind(b.layers[name])}) is new")
+    for name, layer in a.layers.items():
+        if name not in b.layers and name not in names:
+            yield Change(f"layers.{name}", _plain(layer), None, f"layer {name} ({_kind(layer)}) is gone")
+    for name, layer in b.layers.items():
+        if name not in a.layers and name not in names.values():
+            yield Change(f"layers.{name}", None, _plain(layer), f"layer {name} ({_kind(layer)}) is new")
 
 
 def renamed(a: ModelSpec, b: ModelSpec) -> dict[str, str]:
@@ -158,20 +160,13 @@ def _value(path: Path, old: Any, new: Any) -> Iterator[Change]:
 
 
 def _words(shown: str, old: Any, new: Any) -> str:
-    if isinstance(old, Strict) and new is None:
-        return f"{shown} is gone"
-    if old is None and isinstance(new, Strict):
-        return f"{shown} is new{_of_kind(new)}"
+    if isinstance(old, Strict) and isinstance(new, Strict):
+        return f"{shown} changed its kind from {getattr(old, 'kind', '?')} to {getattr(new, 'kind', '?')}"
     if isinstance(old, Strict):
-        return f"{shown} changed its kind{_of_kind(old)}{_of_kind(new)}".replace(": ", " from ", 1).replace(
-            ": ", " to ", 1
-        )
+        return f"{shown} is gone"
+    if isinstance(new, Strict):
+        return f"{shown} is new"
     return f"{shown}: {show_value(old)} became {show_value(new)}{_factor(old, new)}"
-
-
-def _of_kind(model: Strict) -> str:
-    kind = getattr(model, "kind", None)
-    return f": {kind}" if kind else ""
 
 
 def _kind(layer: LayerSpec) -> str:

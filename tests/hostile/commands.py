@@ -67,5 +67,20 @@ CODEGEN: dict[str, tuple[tuple[str, ...], str]] = {
     "a code nobody knows": (("errors", "\x1b[2J"), "unknown-code"),
     "a command nobody knows": (("eval", "x"), "usage"),
 }
+DSL: dict[str, tuple[tuple[str, ...], str]] = {
+    "a new spec over a fifo": (("new", "{fifo}"), "spec-exists"),
+    "a new spec over a folder": (("new", "{folder}"), "spec-exists"),
+    "a new spec in a folder that is not there": (("new", "{folder}/a/b.yaml"), "spec-not-written"),
+    "a new spec in a device": (("new", "/dev/null/x.yaml"), "spec-not-written"),
+    "a new spec of a long name": (("new", "{folder}/" + "x" * 300, "--name", "x"), "spec-not-written"),
+    "a name that is a path": (("new", "{folder}/x.yaml", "--name", "../../x"), "spec-bad-name"),
+    "a name that is code": (("new", "{folder}/x.yaml", "--name", "x\nimport: os"), "spec-bad-name"),
+    "a name that clears the screen": (("new", "{folder}/x.yaml", "--name", "\x1b[2J"), "spec-bad-name"),
+    "a file whose name is no model's": (("new", "{folder}/5 % off.yaml"), "spec-bad-name"),
+    "a fifo compared": (("diff", SPEC, "{fifo}"), "spec-unreadable-file"),
+    "an endless device compared": (("diff", "/dev/zero", SPEC), "spec-unreadable-file"),
+    "one spec compared": (("diff", SPEC), "usage"),
+    "a command nobody knows": (("eval", "x"), "usage"),
+}
 # names that specs may have, but that no generated comment can quote
 SPEC_NAMES = ('"""', "a\nimport os", "a b.yaml", "-rf.yaml\x1b[2J", "{{ 7 }}.yaml")

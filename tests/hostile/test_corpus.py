@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from codegen.cli import app as codegen_app
+from dsl.cli import app as dsl_app
 from dsl.errors import InvalidSpec
 from dsl.loader import load_spec
 from runtime.checkpoints.archive import load_archive
@@ -22,7 +23,7 @@ from runtime.package import open_package
 from runtime.weights import check_weights, open_weights
 from tests.cpu.tiers.images import LAYOUT
 from tests.hostile.checkpoints import CHECKPOINTS
-from tests.hostile.commands import CODEGEN, RUNTIME, SPEC_NAMES
+from tests.hostile.commands import CODEGEN, DSL, RUNTIME, SPEC_NAMES
 from tests.hostile.outputs import OUTPUTS
 from tests.hostile.packages import PACKAGES
 from tests.hostile.places import PLACES, fifo
@@ -64,9 +65,8 @@ def refused(app: Any, arguments: list[str], code: str) -> str:
 
 
 def test_the_corpus_is_large_enough() -> None:
-    assert (
-        len(SPECS) + len(WEIGHTS) + len(PACKAGES) + len(OUTPUTS) + len(CHECKPOINTS) + len(RUNTIME) + len(CODEGEN) > 200
-    )
+    corpora = (SPECS, WEIGHTS, PACKAGES, OUTPUTS, CHECKPOINTS, RUNTIME, CODEGEN, DSL)
+    assert sum(map(len, corpora)) >= 250
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -204,6 +204,12 @@ def test_command_lines_of_runtime(good: Good, name: str, tmp_path: Path) -> None
 def test_command_lines_of_codegen(name: str, tmp_path: Path) -> None:
     arguments, code = CODEGEN[name]
     run_refused(codegen_app, arguments, code, tmp_path)
+
+
+@pytest.mark.parametrize("name", DSL)
+def test_command_lines_of_dsl(name: str, tmp_path: Path) -> None:
+    arguments, code = DSL[name]
+    run_refused(dsl_app, arguments, code, tmp_path)
 
 
 def run_refused(app: Any, arguments: tuple[str, ...], code: str, tmp_path: Path, **paths: Path) -> None:

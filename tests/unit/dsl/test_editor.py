@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from random import Random
 from typing import Any
@@ -10,8 +11,10 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 import dsl
+from dsl.cli import app
 from dsl.editor import DRAFT, editor_schema
 from dsl.errors import InvalidSpec
 from dsl.yaml_tree import parse_tree
@@ -121,3 +124,8 @@ def test_every_field_says_what_it_means_and_allows() -> None:
             assert len(field["description"]) > 10, name
             by_key = "allOf" in field or field.get("type") == "object"
             assert by_key or "Allowed: " in field["description"], name
+
+
+def test_the_command_prints_it() -> None:
+    done = CliRunner().invoke(app, ["schema"])
+    assert done.exit_code == 0 and json.loads(done.stdout) == SCHEMA
