@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from dsl.console import EXIT_USER_ERROR, run
 from dsl.diff import diff as compare
 from dsl.diff import report
 from dsl.editor import editor_schema
-from dsl.errors import SpecError
+from dsl.errors import SpecError, printable
 from dsl.loader import load_spec
 from dsl.page import page
 from dsl.starter import NAME, name_for, write_new
@@ -54,7 +55,8 @@ def new(
     path = path if path is not None else Path(f"{name}.yaml")
     with user_errors():
         write_new(path, name)
-    print(f"{path}: python -m codegen check {path}")
+    shown = printable(str(path))
+    print(f"{shown}: python -m codegen check {shlex.quote(shown)}")
 
 
 @app.command()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from dsl import errors
-from dsl.errors import InvalidSpec, SpecError
+from dsl.errors import InvalidSpec, SpecError, printable
 from dsl.fields import FieldDoc, fields_of
 from dsl.layers import Strict
 from dsl.schema import describe, root_schema
@@ -57,7 +58,7 @@ def starter(name: str = NAME, file: str = "") -> str:
     except ValueError:
         allowed = describe(root_schema()["properties"]["name"])
         raise InvalidSpec([errors.BadName((), name, allowed=allowed).located("--name", None)]) from None
-    file = file or f"{name}.yaml"
+    file = shlex.quote(printable(file or f"{name}.yaml"))
     head = (
         f"# {name}: a model spec of Stepforge. docs/dsl.md explains the language.",
         f"#   python -m codegen check {file}       # every mistake, with its line",
@@ -126,7 +127,7 @@ def write_new(path: Path, name: str) -> None:
             try:
                 file.write(text)
                 file.flush()
-            except OSError:
+            except BaseException:
                 os.unlink(path)
                 raise
     except FileExistsError:

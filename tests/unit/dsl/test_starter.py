@@ -74,6 +74,13 @@ def test_the_command_names_what_it_writes(
     assert dsl.load_spec(tmp_path / path).name == name
 
 
+@pytest.mark.parametrize("name", ["a b.yaml", "a\nname: y.yaml", "\x1b[2J.yaml", "a'; rm -rf x.yaml", "ü.yaml"])
+def test_what_the_file_is_called_stays_in_its_comment(name: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["new", str(tmp_path / name), "--name", "x"])
+    assert done.exit_code == 0 and done.stdout.strip().isprintable()
+    assert dsl.load_spec(tmp_path / name) == dsl.ModelSpec.model_validate({"name": "x", **VALUES})
+
+
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
