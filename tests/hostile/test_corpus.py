@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,11 @@ import pytest
 from typer.testing import CliRunner
 
 from codegen.cli import app as codegen_app
+from dsl import files as dsl_files
 from dsl.cli import app as dsl_app
 from dsl.errors import InvalidSpec
 from dsl.loader import load_spec
+from runtime import files as runtime_files
 from runtime.checkpoints.archive import load_archive
 from runtime.cli import app as runtime_app
 from runtime.errors import CheckpointFileDamaged, RuntimeStateError, WeightsNotFound
@@ -99,6 +103,16 @@ def test_names_of_spec_files_that_no_comment_can_quote(name: str, tmp_path: Path
     (tmp_path / name).write_text(GOOD)
     refused(codegen_app, ["build", str(tmp_path / name), "-o", str(tmp_path / "out")], "build-spec-name")
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("read", [dsl_files.read_regular, runtime_files.read_regular, runtime_files.sha256_of])
+def test_what_is_refused_is_closed(read: Callable[[Path, int], object], place: str, tmp_path: Path) -> None:
+    PLACES[place](tmp_path / "x")
+    before = os.listdir("/proc/self/fd")
+    with suppress(OSError):
+        assert read(tmp_path / "x", 1000) == bytes(1001)
+    assert os.listdir("/proc/self/fd") == before
 
 
 def test_a_byte_order_mark_before_a_spec_is_fine(tmp_path: Path) -> None:
