@@ -13,8 +13,8 @@ from codegen.cli import app
 from dsl.errors import InvalidSpec, SpecError
 
 CODE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
-# Classes that others derive from: never raised themselves, or with the code of what they carry.
-WITHOUT_A_CODE = {"CheckpointFileError", "RefusedByRuntime"}
+# Classes that have the code of the error that they carry.
+WITHOUT_A_CODE = {"RefusedByRuntime"}
 ALL = [(family, entry) for family in FAMILIES for entry in entries(family)]
 CLASSES = {cls.code: cls for family in FAMILIES for cls in subclasses(family.base) if "code" in vars(cls)}
 
