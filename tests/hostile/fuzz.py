@@ -14,7 +14,7 @@ from tests.hostile.subject import make_good
 from tests.hostile.surfaces import Checkpoints, Packages, Specs, Surface, Weights
 from tests.hostile.watch import Hang, within
 
-SECONDS = 5.0  # for one input
+SECONDS = 10.0  # for one input
 
 
 @dataclass(frozen=True)

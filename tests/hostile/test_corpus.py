@@ -36,7 +36,7 @@ from tests.hostile.subject import Good, make_good
 from tests.hostile.watch import within
 from tests.hostile.weights import WEIGHTS
 
-SECONDS = 10.0
+SECONDS = 30.0
 LONGEST = 4200  # characters of a refusal's line
 USAGE = "usage"
 
