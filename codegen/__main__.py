@@ -1,5 +1,6 @@
 """Entry point of `python -m codegen`."""
 
 from codegen.cli import app
+from dsl.console import run
 
-app(prog_name="python -m codegen")
+run(lambda: app(prog_name="python -m codegen"))

@@ -24,11 +24,13 @@ from codegen.aot_worker import (
     device_functions,
     end_with_parent,
 )
-from codegen.errors import BuildFailed, ToolchainUnusable
+from codegen.errors import BuildFailed, OutputNotWritten, ToolchainUnusable
 from codegen.plan import Plan
 from codegen.render import target_folder
+from dsl.files import read_regular
 
 INDEX = "index.json"
+INDEX_BYTES = 16 << 20
 Progress = Callable[[str, int, int], None]
 
 
@@ -37,8 +39,17 @@ def compile_package(
 ) -> list[Resources]:
     """Compile every kernel instance of `plan` that is not current in `<directory>/cache/<target>`.
 
-    progress(kernel, done, total) is called after each. Raises BuildFailed with the first kernel that does not compile.
+    progress(kernel, done, total) is called after each. Raises BuildFailed with the first kernel that does not compile,
+    or OutputNotWritten.
     """
+    try:
+        return _compile_package(plan, directory, jobs, progress)
+    except OSError as error:
+        where = error.filename if isinstance(error.filename, str) else directory
+        raise OutputNotWritten(path=where, detail=error.strerror or str(error)) from error
+
+
+def _compile_package(plan: Plan, directory: Path, jobs: int | None, progress: Progress | None) -> list[Resources]:
     cache_dir = directory / "cache" / target_folder(plan.target)
     known = {key: found for key, found in _read_index(cache_dir).items() if _intact(cache_dir, found)}
     work = {_key(job): job for job in compile_jobs(plan, directory)}
@@ -135,7 +146,7 @@ def _intact(cache_dir: Path, resources: Resources) -> bool:
 def _folder_sha256(folder: Path) -> str:
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.iterdir() if path.is_file()):
-        digest.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+        digest.update(os.fsencode(path.name) + b"\0" + hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
 
 
@@ -147,10 +158,24 @@ def _prune(cache_dir: Path, current: set[str]) -> None:
 
 
 def _read_index(cache_dir: Path) -> dict[str, Resources]:
+    """What is known of compiled kernels; nothing if the index is not ours to the last field."""
     try:
-        return {key: Resources(**fields) for key, fields in json.loads((cache_dir / INDEX).read_text()).items()}
-    except (OSError, ValueError, TypeError, AttributeError):
+        index = json.loads(read_regular(cache_dir / INDEX, INDEX_BYTES))
+        known = {key: Resources(**fields) for key, fields in index.items()}
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return {}
+    return known if all(map(_well_formed, known.values())) else {}
+
+
+def _well_formed(entry: Resources) -> bool:
+    """Whether every field has its type."""
+    words = (entry.kernel, entry.folder, entry.sha256)
+    numbers = (entry.row_tile, entry.registers, entry.spill_bytes, entry.shared_bytes)
+    return (
+        all(isinstance(word, str) for word in words)
+        and all(number is None or type(number) is int for number in numbers)
+        and type(entry.bytes) is int
+    )
 
 
 def _write_index(cache_dir: Path, done: dict[str, Resources]) -> None:

@@ -60,7 +60,7 @@ def user_errors() -> Iterator[None]:
     """Report what the user can mend in plain words, with exit code 2 and no traceback."""
     try:
         yield
-    except (SpecError, CodegenError, OSError) as error:
+    except (SpecError, CodegenError) as error:
         err.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(2) from None
 
@@ -198,6 +198,26 @@ def explain(
     )
     out.print(_cost_table("by kernel", kernels, totals))
     out.print(_memory(plan))
+
+
+@app.command()
+def errors(
+    code: Annotated[str | None, typer.Argument(help="A code, as messages end with it.", show_default=False)] = None,
+    page: Annotated[bool, typer.Option("--page", help="Print docs/errors.md.")] = False,
+) -> None:
+    """Explain a code, or list all."""
+    from codegen import catalogue
+
+    with user_errors():
+        if code is not None:
+            print(catalogue.explain(code))
+        elif page:
+            print(catalogue.page(), end="")
+        else:
+            for family in catalogue.FAMILIES:
+                out.print(family.title, style="bold")
+                for entry in catalogue.entries(family):
+                    out.print(f"  {entry.code}: {entry.meaning}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _check_shape(plan: Plan, drafts: int, bucket: int, context: int) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dsl.errors import coded, cut, printable
+
+LONGEST = 4000  # characters of a message: a compiler's own words may be among it
+
 
 class CodegenError(Exception):
     """Base of all errors that `python -m codegen` reports without a traceback."""
@@ -11,7 +15,7 @@ class CodegenError(Exception):
 
     def __init__(self, **fields: object) -> None:
         self.fields = fields
-        super().__init__(f"[{self.code}] " + self.template.format(**fields))
+        super().__init__(coded(cut(printable(self.template.format(**fields), allowed="\n"), LONGEST), self.code))
 
 
 class UnsupportedOnTarget(CodegenError):
@@ -63,11 +67,25 @@ class OutputRefused(CodegenError):
     template = "refusing to write into {path}: {detail}"
 
 
+class OutputNotWritten(CodegenError):
+    """The system did not let a file or folder of the package be written; an unfinished package is marked as one."""
+
+    code = "build-not-written"
+    template = "{path} was not written: {detail}; mend that and build again"
+
+
 class BadSpecName(CodegenError):
     """The spec's file name cannot be written into a comment of the generated files."""
 
     code = "build-spec-name"
     template = "the spec's file name {name!r} holds characters that generated files cannot quote; rename it"
+
+
+class UnknownCode(CodegenError):
+    """`errors` is asked for a code that no error has."""
+
+    code = "unknown-code"
+    template = "no error has the code {value!r}{hint}; python -m codegen errors lists all"
 
 
 class BadShape(CodegenError):

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from codegen import __version__
-from codegen.errors import BadSpecName, OutputRefused
+from codegen.errors import BadSpecName, OutputNotWritten, OutputRefused
 from codegen.plan import Plan
 from codegen.render import render_package, target_folder
 from dsl import ModelSpec
+from dsl.files import read_regular
 
 MANIFEST = "manifest.json"
 SPEC = "spec.json"
+MANIFEST_BYTES = 16 << 20
 FORMAT = 1
 MARK = ".stepforge-building"
 SPEC_NAME = re.compile(r"[\w.+@=-]{1,200}")
@@ -37,12 +39,23 @@ class Written:
 def write_package(plans: list[Plan], directory: Path, spec: ModelSpec, spec_path: str) -> Written:
     """Render `plans` (one per target) into `directory`. Identical input gives identical bytes, wherever the spec lies.
 
-    An interrupted build leaves a mark, and the next one goes on. Raises OutputRefused, or BadSpecName.
+    An interrupted build leaves a mark, and the next one goes on. Raises OutputRefused, OutputNotWritten
+    or BadSpecName.
     """
     command = f"python -m codegen build {_spec_name(spec_path)}"
     files = render_package(plans, command) | {SPEC: _spec_json(spec)}
+    if not _nameable(directory):
+        raise OutputRefused(path=directory, detail="no folder can have this name")
+    try:
+        return _write(plans, directory, files)
+    except OSError as error:
+        where = error.filename if isinstance(error.filename, str) else directory
+        raise OutputNotWritten(path=where, detail=error.strerror or str(error)) from error
+
+
+def _write(plans: list[Plan], directory: Path, files: dict[str, str]) -> Written:
     previous = _previous(directory)
-    _check_links(directory, [*files, MANIFEST])
+    _check_links(directory, [*files, MANIFEST, MARK])
     directory.mkdir(parents=True, exist_ok=True)
     (directory / MARK).touch()
     changed = sum(_write_if_changed(directory / path, text) for path, text in files.items())
@@ -50,6 +63,14 @@ def write_package(plans: list[Plan], directory: Path, spec: ModelSpec, spec_path
     _write_if_changed(directory / MANIFEST, _manifest(plans, files))
     (directory / MARK).unlink()
     return Written(len(files), changed, removed)
+
+
+def _nameable(path: Path | str) -> bool:
+    """Whether a file or folder can have this name at all."""
+    try:
+        return b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
 
 
 def _spec_name(spec_path: str) -> str:
@@ -87,7 +108,7 @@ def _manifest(plans: list[Plan], files: dict[str, str]) -> str:
 def _previous(directory: Path) -> dict[str, str]:
     """Files of the package that is there and their hashes, by its own manifest. Refuses a folder of something else."""
     manifest = directory / MANIFEST
-    if manifest.is_file():
+    if os.path.lexists(manifest):
         return _recorded(directory, manifest)
     if (directory / MARK).is_file():
         for partial in directory.rglob(".*.partial"):
@@ -100,10 +121,10 @@ def _previous(directory: Path) -> dict[str, str]:
 
 def _recorded(directory: Path, manifest: Path) -> dict[str, str]:
     try:
-        content = json.loads(manifest.read_bytes())
+        content = json.loads(read_regular(manifest, MANIFEST_BYTES))
         ours = content["format"] == FORMAT and isinstance(content["generator"], str)
         files = {path: sha256 for path, sha256 in content["files"].items() if ours and SHA256.fullmatch(sha256)}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         detail = f"its {MANIFEST} is damaged or not of a package ({error!r}); remove the folder or choose another"
         raise OutputRefused(path=directory, detail=detail) from error
     if not ours or len(files) != len(content["files"]):
@@ -124,7 +145,11 @@ def _check_links(directory: Path, paths: Iterable[str]) -> None:
 def _remove(directory: Path, path: str, sha256: str) -> bool:
     """Remove a file of ours, if it is still as we wrote it, and the folders that it leaves empty."""
     file = directory / path
-    if not _inside(directory, path) or not file.is_file() or hashlib.sha256(file.read_bytes()).hexdigest() != sha256:
+    if (
+        not _inside(directory, path)
+        or not os.path.isfile(file)
+        or hashlib.sha256(file.read_bytes()).hexdigest() != sha256
+    ):
         return False
     file.unlink()
     for parent in file.parents:
@@ -137,9 +162,12 @@ def _remove(directory: Path, path: str, sha256: str) -> bool:
 def _inside(directory: Path, path: str) -> bool:
     """Whether a manifest entry names a file below the folder that no link leads to."""
     parts = Path(path)
-    if parts.is_absolute() or ".." in parts.parts:
+    if not _nameable(path) or parts.is_absolute() or ".." in parts.parts:
         return False
-    return (directory / path).resolve() == directory.resolve() / path
+    try:
+        return (directory / path).resolve() == directory.resolve() / path
+    except (OSError, RuntimeError):  # a loop of links
+        return False
 
 
 def _write_if_changed(path: Path, text: str) -> bool:

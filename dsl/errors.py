@@ -11,8 +11,27 @@ from typing import Any, ClassVar, Self
 
 Path = tuple[str | int, ...]
 MAX_SHOWN = 60  # characters of a value in a message
+MAX_LIST_SHOWN = 200  # characters of a list of values
+MAX_LINE = 2000  # characters of one mistake: what a file says may be long, the answer is not
 MAX_LISTED = 50  # mistakes in one message
 NO_VALUE = object()
+
+
+def printable(text: str, allowed: str = "") -> str:
+    """Text as a terminal or a log may show it: control characters and lone surrogates escaped, but those `allowed`."""
+    return "".join(c if c.isprintable() or c in allowed else c.encode("unicode_escape").decode() for c in text)
+
+
+def cut(text: str, longest: int) -> str:
+    """Text of at most `longest` characters, cut in the middle."""
+    half = longest // 2 - 2
+    return text if len(text) <= longest else f"{text[:half]} ... {text[-half:]}"[:longest]
+
+
+def coded(message: str, code: str) -> str:
+    """A message with its code at the end of the first line, as every error of Stepforge shows it."""
+    first, newline, rest = message.partition("\n")
+    return f"{first} [{code}]{newline}{rest}"
 
 
 def show_value(value: Any) -> str:
@@ -26,9 +45,20 @@ def show_value(value: Any) -> str:
     if isinstance(value, str) and len(value) > MAX_SHOWN:
         return repr(value[:MAX_SHOWN]) + "..."
     if isinstance(value, list | tuple):
-        text = ", ".join(show_value(item) for item in value[:8])
-        return f"[{text}, ...]" if len(value) > 8 else f"[{text}]"
+        return show_list(value)
     return repr(value)
+
+
+def show_list(items: Sequence[Any]) -> str:
+    """The first items of a list, as far as they fit: however lists are nested, the text stays short."""
+    shown, room = [], MAX_LIST_SHOWN
+    for item in items[:8]:
+        text = show_value(item)
+        room -= len(text)
+        if room < 0:
+            break
+        shown.append(text)
+    return f"[{', '.join([*shown, '...'] if len(shown) < len(items) else shown)}]"
 
 
 def show_path(path: Path) -> str:
@@ -82,13 +112,14 @@ class SpecError(Exception):
         field = show_path(self.path)
         if self.value is not NO_VALUE:
             field += f" = {show_value(self.value)}"
-        return f"{place} {field.strip()}".rstrip() + f": {self.message} [{self.code}]"
+        text = printable(f"{place} {field.strip()}".rstrip() + f": {self.message}")
+        return coded(cut(text, MAX_LINE), self.code)
 
 
 class InvalidSpec(SpecError):
     """A spec with one mistake or more: `errors` holds them."""
 
-    code = "invalid_spec"
+    code = "spec-invalid"
 
     def __init__(self, errors: Sequence[SpecError]) -> None:
         """All mistakes of one text, located."""
@@ -108,84 +139,105 @@ class InvalidSpec(SpecError):
 class UnreadableFile(SpecError):
     """The file cannot be opened."""
 
-    code = "unreadable_file"
+    code = "spec-unreadable-file"
     template = "cannot be read: {reason}"
+
+
+class SpecExists(SpecError):
+    """A new spec would replace a file."""
+
+    code = "spec-exists"
+    template = "is there already, and stays as it is; choose another path"
+
+
+class SpecNotWritten(SpecError):
+    """A new spec cannot be written."""
+
+    code = "spec-not-written"
+    template = "cannot be written: {reason}"
+
+
+class OutputFailed(SpecError):
+    """What a command says cannot be written where standard output goes."""
+
+    code = "spec-output"
+    template = "cannot be written: {reason}"
 
 
 class TooLong(SpecError):
     """The text is larger than any sensible spec."""
 
-    code = "too_long"
+    code = "spec-too-long"
     template = "a spec has at most {limit} bytes"
 
 
 class NotUtf8(SpecError):
     """The file is not UTF-8 text."""
 
-    code = "not_utf8"
+    code = "spec-not-utf8"
     template = "a spec is UTF-8 text: {reason}"
 
 
 class YamlSyntax(SpecError):
     """The text is not YAML."""
 
-    code = "yaml_syntax"
+    code = "spec-yaml-syntax"
     template = "not valid YAML: {reason}"
 
 
 class TooDeep(SpecError):
     """Nesting beyond any field of a spec."""
 
-    code = "too_deep"
+    code = "spec-too-deep"
     template = "nested deeper than {limit} levels"
 
 
 class TooManyNodes(SpecError):
     """More keys and values than any sensible spec."""
 
-    code = "too_many_nodes"
+    code = "spec-too-many-nodes"
     template = "more than {limit} keys and values"
 
 
 class AnchorRefused(SpecError):
     """Anchors and aliases: a spec says everything where it is read."""
 
-    code = "anchor"
+    code = "spec-anchor"
     template = "anchors and aliases (& and *) are not allowed: name a layer under `layers` instead"
 
 
 class TagRefused(SpecError):
     """Explicit YAML tags."""
 
-    code = "tag"
+    code = "spec-tag"
     template = "explicit tags ({tag}) are not allowed"
 
 
 class SeveralDocuments(SpecError):
     """More than one YAML document."""
 
-    code = "several_documents"
+    code = "spec-several-documents"
     template = "a spec is one YAML document"
 
 
 class DuplicateKey(SpecError):
     """A key that its mapping already has."""
 
-    code = "duplicate_key"
+    code = "spec-duplicate-key"
     template = "already given in line {first}"
 
 
 class KeyNotText(SpecError):
     """A key that is a number, a list, null, ..."""
 
-    code = "key_not_text"
+    code = "spec-key-not-text"
     template = "keys are text"
 
 
 class OddNumber(SpecError):
     """A spelling that YAML readers disagree about."""
 
-    code = "odd_number"
+    code = "spec-odd-number"
     template = "not a plain decimal number (no 1_000, 010, 0x10, 1:30): write digits, or quote it if it is text"
 
 
@@ -195,56 +247,56 @@ class OddNumber(SpecError):
 class UnknownKey(SpecError):
     """A key that its mapping does not know."""
 
-    code = "unknown_key"
+    code = "spec-unknown-key"
     template = "unknown key{hint}; allowed: {allowed}"
 
 
 class MissingField(SpecError):
     """A key without a default that is not there."""
 
-    code = "missing_field"
+    code = "spec-missing-field"
     template = "missing; needs {allowed}"
 
 
 class WrongType(SpecError):
     """A value of another type."""
 
-    code = "wrong_type"
+    code = "spec-wrong-type"
     template = "must be {allowed}"
 
 
 class NotAllowed(SpecError):
     """A value that is none of the allowed ones."""
 
-    code = "not_allowed"
+    code = "spec-not-allowed"
     template = "must be {allowed}{hint}"
 
 
 class OutOfRange(SpecError):
     """A number beyond its bounds."""
 
-    code = "out_of_range"
+    code = "spec-out-of-range"
     template = "must be {allowed}"
 
 
 class BadName(SpecError):
     """A name with other characters, or too long."""
 
-    code = "bad_name"
+    code = "spec-bad-name"
     template = "must be {allowed}"
 
 
 class WrongLength(SpecError):
     """A list or mapping with too few or too many items."""
 
-    code = "wrong_length"
+    code = "spec-wrong-length"
     template = "must be {allowed}"
 
 
 class InvalidValue(SpecError):
     """A value that is refused for a reason without a class of its own."""
 
-    code = "invalid_value"
+    code = "spec-invalid-value"
     template = "{reason}"
 
 
@@ -254,82 +306,82 @@ class InvalidValue(SpecError):
 class UnknownLayer(SpecError):
     """A layer name without a definition."""
 
-    code = "unknown_layer"
+    code = "spec-unknown-layer"
     template = "no such layer under `layers`{hint}; defined: {allowed}"
 
 
 class UnusedLayer(SpecError):
     """A layer definition that nothing refers to."""
 
-    code = "unused_layer"
+    code = "spec-unused-layer"
     template = "neither `pattern` nor `mtp.layer` uses this layer"
 
 
 class DuplicateName(SpecError):
     """A name twice in a list of distinct names."""
 
-    code = "duplicate_name"
+    code = "spec-duplicate-name"
     template = "names must differ"
 
 
 class NotADivisor(SpecError):
     """A size that must divide another one."""
 
-    code = "not_a_divisor"
+    code = "spec-not-a-divisor"
     template = "must divide {dividend_name} = {dividend}; possible: {allowed}"
 
 
 class OddSize(SpecError):
     """A size that must be even."""
 
-    code = "odd_size"
+    code = "spec-odd-size"
     template = "must be even ({reason}){hint}"
 
 
 class NotAPowerOfTwo(SpecError):
     """A size that must be a power of two."""
 
-    code = "not_a_power_of_two"
+    code = "spec-not-a-power-of-two"
     template = "must be a power of two: one of {allowed}"
 
 
 class VocabTooSmall(SpecError):
     """Fewer ids than the tokenizer has."""
 
-    code = "vocab_too_small"
+    code = "spec-vocab-too-small"
     template = "the tokenizer has {needed} ids (256 bytes and its specials)"
 
 
 class EmptyInterval(SpecError):
     """A range whose lower end is not below its upper end."""
 
-    code = "empty_interval"
+    code = "spec-empty-interval"
     template = "the first value must be below the second"
 
 
 class MtpMixer(SpecError):
     """An MTP layer of a kind that cannot draft."""
 
-    code = "mtp_mixer"
+    code = "spec-mtp-mixer"
     template = "names a {kind} layer; the MTP module needs an attention layer{hint}"
 
 
 class SparseInterval(SpecError):
     """A checkpoint interval shorter than what one step can pass."""
 
-    code = "interval_too_short"
+    code = "spec-interval-too-short"
     template = "must be null, 0, or at least engine.max_drafts + 1 = {least}: a step emits one checkpoint per slot"
 
 
 class TooFewCheckpoints(SpecError):
     """Fewer checkpoints than the slots need at once."""
 
-    code = "too_few_checkpoints"
+    code = "spec-too-few-checkpoints"
     template = "must be at least engine.max_slots + 1 = {least}: one per slot for its prompt end, and one being written"
 
 
 class TooLarge(SpecError):
     """A product of sizes beyond what is supported."""
 
-    code = "too_large"
+    code = "spec-too-large"
     template = "{what} = {total}: at most {limit}"

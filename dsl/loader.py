@@ -10,6 +10,7 @@ from pydantic_core import ErrorDetails
 
 from dsl import errors
 from dsl.errors import NO_VALUE, InvalidSpec, Path, SpecError
+from dsl.files import read_regular
 from dsl.schema import describe, keys_at, schema_at
 from dsl.spec import ModelSpec
 from dsl.yaml_tree import MAX_BYTES, Node, parse_tree
@@ -110,8 +111,7 @@ def parse_spec(text: str, source: str = "<text>") -> ModelSpec:
 def read_text(path: FilePath) -> str:
     """The text of a spec file, read no further than its limit. Raises SpecError."""
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+        content = read_regular(path, MAX_BYTES)
     except OSError as error:
         raise errors.UnreadableFile(reason=error.strerror or "unknown reason").located(str(path), None) from None
     if len(content) > MAX_BYTES:

@@ -87,6 +87,13 @@ def counted(schema: Schema, least: str, most: str, noun: str) -> str:
     return f"{low} to {high} {noun}" if high is not None else noun
 
 
+def described_items(schema: Schema) -> str:
+    """What the items of a list may be, in words."""
+    if "prefixItems" in schema:
+        return f": {'; '.join(describe(item) for item in schema['prefixItems'])}"
+    return f", each {describe(schema['items'])}" if "items" in schema else ""
+
+
 def describe(schema: Schema) -> str:
     """What a field may hold, in words."""
     optional = any(option.get("type") == "null" for option in schema.get("anyOf", []))
@@ -104,7 +111,7 @@ def describe_value(schema: Schema) -> str:
     if kind == "string":
         return f"a name of at most {schema['maxLength']} characters like {NAME_PATTERN}"
     if kind == "array":
-        return "a list of " + counted(schema, "minItems", "maxItems", "items")
+        return "a list of " + counted(schema, "minItems", "maxItems", "items") + described_items(schema)
     if kind == "object":
         keys = schema.get("properties")
         names = f"keys {', '.join(keys)}" if keys else counted(schema, "minProperties", "maxProperties", "named items")

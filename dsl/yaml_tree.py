@@ -182,3 +182,5 @@ def parse_tree(text: str, source: str) -> tuple[Node, list[SpecError]]:
         raise errors.YamlSyntax(reason=error.problem or error.context or "unreadable").located(source, line) from None
     except yaml.YAMLError as error:
         raise errors.YamlSyntax(reason=str(error).splitlines()[0]).located(source, None) from None
+    except (ValueError, OverflowError):  # of PyYAML itself: "\\U00110000", %YAML with thousands of digits
+        raise errors.YamlSyntax(reason="a number or an escape is out of range").located(source, None) from None

@@ -34,6 +34,7 @@ from runtime.bench.tables import show
 from runtime.cpu.errors import CpuBackendError
 from runtime.engine import Engine
 from runtime.errors import BadOption, OutputFailed, RuntimeStateError, WeightsNotFound
+from runtime.files import read_regular
 from runtime.package import Package, open_package
 from runtime.request import Request
 from runtime.sampling import SEED_RANGE
@@ -42,6 +43,7 @@ EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
 EXIT_NO_READER = 1
 MOST_DIGITS = 12
+TEXT_BYTES = 64 << 20
 EXIT_DOES_NOT_HOLD = 1
 HELP = """Run a package that `python -m codegen build` made.
 
@@ -224,7 +226,7 @@ def random_weights(
     from runtime.random_weights import random_weights as make
 
     with _user_errors():
-        if not output.name or (output.exists() and not output.is_file()):
+        if not output.name or (os.path.lexists(output) and not os.path.isfile(output)):
             raise BadOption(option="--output", value=str(output), allowed="the name of a regular file")
         if seed not in SEED_RANGE:
             raise BadOption(option="--seed", value=seed, allowed="a 64-bit signed integer")
@@ -234,7 +236,8 @@ def random_weights(
             save_file(tensors, partial)
             partial.replace(output)
         except (OSError, SafetensorError) as error:
-            partial.unlink(missing_ok=True)
+            with suppress(OSError):
+                partial.unlink()
             raise BadOption(
                 option="--output", value=str(output), allowed=f"a file that can be written ({error})"
             ) from None
@@ -382,7 +385,7 @@ def _interval(text: str) -> int | None:
     """Tokens between checkpoints; None for every page."""
     if text == "page":
         return None
-    if not text.isdecimal() or len(text) > MOST_DIGITS:
+    if not (text.isascii() and text.isdecimal()) or len(text) > MOST_DIGITS:
         raise BadOption(option="--interval", value=text, allowed="page, or a number of tokens, 0 for none")
     return int(text)
 
@@ -398,7 +401,7 @@ def _end_with(checks: dict[str, bool]) -> None:
 
 def _read_text(path: Path | None) -> bytes:
     try:
-        content = b"" if path is None else path.read_bytes()
+        content = b"" if path is None else read_regular(path, TEXT_BYTES)
     except OSError as error:
         raise BadOption(option="--text", value=str(path), allowed=f"a readable file ({error.strerror})") from error
     if path is not None and not content:

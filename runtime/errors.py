@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 BRIEF = 80
+LONGEST = 2000  # characters of a message: what a file or a name says may be long, the answer is not
 
 
 class RuntimeStateError(Exception):
@@ -13,7 +14,18 @@ class RuntimeStateError(Exception):
 
     def __init__(self, **fields: object) -> None:
         self.fields = fields
-        super().__init__(f"[{self.code}] " + self.template.format(**fields))
+        super().__init__(f"{_cut(_printable(self.template.format(**fields)))} [{self.code}]")
+
+
+def _printable(text: str) -> str:
+    """Text on one line, as a terminal or a log may show it: whatever a file or a name says, nothing in it acts."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _cut(text: str) -> str:
+    """Text of at most LONGEST characters, cut in the middle."""
+    half = LONGEST // 2 - 2
+    return text if len(text) <= LONGEST else f"{text[:half]} ... {text[-half:]}"[:LONGEST]
 
 
 def _brief(value: object) -> str:

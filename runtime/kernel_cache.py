@@ -12,6 +12,11 @@ from pathlib import Path
 from triton import knobs
 from triton.runtime.cache import FileCacheManager
 
+from runtime.files import read_regular
+
+TEXT_BYTES = 64 << 20
+METADATA = frozenset(("hash", "name", "target"))  # what Triton cannot do without
+
 _settings = threading.RLock()  # Triton's settings are the process's: threads take turns
 
 
@@ -27,21 +32,21 @@ class LocalCacheManager(FileCacheManager):  # type: ignore[misc]
         if grp_file is None:
             return None
         try:
-            names = json.loads(Path(grp_file).read_text())["child_paths"]
-        except (OSError, ValueError, KeyError, TypeError):
+            names = json.loads(read_regular(grp_file, TEXT_BYTES))["child_paths"]
+            group = {name: str(Path(grp_file).parent / Path(path).name) for name, path in names.items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
-        group = {name: str(Path(grp_file).parent / Path(path).name) for name, path in names.items()}
         return group if all(_readable(Path(path)) for path in group.values()) else None
 
 
 def _readable(file: Path) -> bool:
     try:
         if file.suffix == ".json":
-            json.loads(file.read_text())
-        elif file.suffix in (".c", ".ttir"):
-            file.read_text()
-        return file.exists()
-    except (OSError, ValueError, RecursionError):
+            return METADATA.issubset(json.loads(read_regular(file, TEXT_BYTES)))
+        if file.suffix in (".c", ".ttir"):
+            read_regular(file, TEXT_BYTES).decode()
+        return file.is_file()
+    except (OSError, ValueError, TypeError, RecursionError):
         return False
 
 

@@ -5,19 +5,26 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import os
 import sys
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
 import torch
 
-from runtime.errors import PackageDamaged, TargetMissing
+from runtime.errors import PackageDamaged, PackageNotFound, TargetMissing
+from runtime.files import read_regular, unique_keys
 from runtime.kernel_cache import cache_scope
-from runtime.manifest import Manifest, TargetEntry, read_manifest, verify_files
+from runtime.manifest import FILE_BYTES, MANIFEST, Manifest, TargetEntry, read_manifest, verify_files
 from runtime.plan import Plan, read_plan
+from runtime.plan_rules import check_plan
+
+NO_BYTECODE = os.devnull  # no file lies below it
+_importing = threading.RLock()  # Python's settings of bytecode are the process's: threads take turns
 
 
 @dataclass(frozen=True)
@@ -46,15 +53,20 @@ def open_package(path: str | Path, target: str | None = None) -> Package:
 
     Raises PackageNotFound, PackageDamaged, PackageTooNew or TargetMissing.
     """
-    path = Path(path).resolve()
+    path = _resolved(path)
     manifest = read_manifest(path)
     verify_files(path, manifest.files)
     entry = manifest.targets[_pick_target(path, manifest.targets, target)]
     folder = path / entry.folder
     try:
-        plan = read_plan(json.loads((folder / "plan.json").read_text()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        content = read_regular(folder / "plan.json", FILE_BYTES)
+        plan = read_plan(json.loads(content, object_pairs_hook=unique_keys))
+        check_plan(plan)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise PackageDamaged(path=folder / "plan.json", detail=f"not a plan ({error})") from error
+    for module in ("__init__", *plan.kernels):
+        if f"{entry.folder}/kernels/{module}.py" not in manifest.files:
+            raise PackageDamaged(path=path, detail=f"{entry.folder}/kernels/{module}.py is not listed in {MANIFEST}")
     return Package(
         path=path,
         name=manifest.name,
@@ -63,6 +75,13 @@ def open_package(path: str | Path, target: str | None = None) -> Package:
         step=_import_step(folder, plan, manifest),
         cache_folder=path / "cache" / entry.folder,
     )
+
+
+def _resolved(path: str | Path) -> Path:
+    try:
+        return Path(path).resolve()
+    except (OSError, ValueError, RuntimeError):  # a loop of links is a RuntimeError until Python 3.12
+        raise PackageNotFound(path=path, manifest=MANIFEST) from None
 
 
 def _usable(target: str) -> bool:
@@ -94,13 +113,26 @@ def _import_step(folder: Path, plan: Plan, manifest: Manifest) -> ModuleType:
     parent = f"stepforge_package_{plan.name.replace('-', '_')}_{digest}"
     name = f"{parent}.step"
     if name not in sys.modules:
-        if parent not in sys.modules:
-            _load_module(parent, folder / "__init__.py", [str(folder)])
         try:
-            _load_module(name, folder / "step.py", None)
-        except (ImportError, SyntaxError) as error:
-            raise PackageDamaged(path=folder / "step.py", detail=f"cannot be imported ({error})") from error
+            with _from_source():
+                if parent not in sys.modules:
+                    _load_module(parent, folder / "__init__.py", [str(folder)])
+                _load_module(name, folder / "step.py", None)
+        except Exception as error:
+            raise PackageDamaged(path=folder / "step.py", detail=f"cannot be imported ({error!r})") from error
     return sys.modules[name]
+
+
+@contextmanager
+def _from_source() -> Iterator[None]:
+    """Inside, modules are made from their source, which has a hash: bytecode beside it is neither read nor written."""
+    with _importing:
+        before = sys.pycache_prefix, sys.dont_write_bytecode
+        sys.pycache_prefix, sys.dont_write_bytecode = NO_BYTECODE, True
+        try:
+            yield
+        finally:
+            sys.pycache_prefix, sys.dont_write_bytecode = before
 
 
 def _load_module(name: str, file: Path, search: list[str] | None) -> None:

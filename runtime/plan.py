@@ -6,8 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from runtime.checked import MOST, flag, identifier, integer, items, mapping, named, number, one_of, text
+from runtime.checked import name as checked_name
+
 PAD_SLOT_ID = -1
+NUM_BYTES = 256
+MOST_DIMS = 8
 DTYPE_BYTES: Mapping[str, int] = {"bf16": 2, "fp32": 4, "int32": 4, "int64": 8}
+ROLES = ("weight", "table", "state", "ring", "kv", "checkpoint", "protocol", "scratch")
+FILLS = ("zero", "pad", "rope_cos", "rope_sin")
+LAYOUTS = ("plain", "transposed", "panel", "k_pages", "v_pages")
+SIZES = (
+    *("max_slots", "max_context", "max_rows", "ring", "prefill_chunk", "page_size", "pages_per_slot", "num_pages"),
+    *("checkpoint_slots", "max_stop_tokens", "vocab_size"),
+)
 
 
 @dataclass(frozen=True)
@@ -125,39 +137,121 @@ class Plan:
         return [buffer for buffer in self.buffers.values() if buffer.role in roles]
 
 
-def _known(cls: type, data: Mapping[str, Any], **replaced: Any) -> Any:
-    """An instance of `cls` from the keys it knows. Raises KeyError if one is absent."""
-    values = {f.name: replaced.get(f.name, data[f.name]) for f in fields(cls)}
-    return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+def _limits(data: Mapping[str, Any]) -> Limits:
+    """Every size is an integer; those that others are derived from fit together."""
+    interval = data["checkpoint_interval"]
+    sizes = {f.name: data[f.name] for f in fields(Limits)}
+    limits = Limits(
+        **sizes
+        | {n: integer(sizes[n], 1) for n in SIZES}
+        | {n: items(sizes[n], _size) for n in ("prefill_rows", "buckets")}
+        | {
+            "max_drafts": integer(sizes["max_drafts"]),
+            "checkpoint_interval": None if interval is None else integer(interval),
+        }
+    )
+    _holds(limits.ring & (limits.ring - 1) == 0, "ring is no power of two")
+    _holds(limits.max_drafts < limits.max_rows <= limits.ring, "max_rows does not fit")
+    _holds(limits.pages_per_slot * limits.page_size >= limits.max_context, "the pages of a slot hold no context")
+    _holds(limits.num_pages >= limits.pages_per_slot, "there are too few pages")
+    _holds(bool(limits.buckets) and limits.buckets[-1] == limits.max_slots, "buckets do not end with max_slots")
+    _holds(bool(limits.prefill_rows) and limits.prefill_rows[-1] == limits.prefill_chunk, "no chunk is a whole one")
+    return limits
 
 
-def _buffer(data: Mapping[str, Any]) -> Buffer:
-    sources = tuple(Source(s["tensor"], tuple(s["shape"]), s["dtype"]) for s in data["sources"])
-    buffer: Buffer = _known(Buffer, data, sources=sources)
-    if buffer.dtype not in DTYPE_BYTES:
-        raise ValueError(f"buffer {buffer.name} has the unknown dtype {buffer.dtype}")
+def _size(value: Any) -> int:
+    return integer(value, 1)
+
+
+def _holds(condition: bool, otherwise: str) -> None:
+    if not condition:
+        raise ValueError(otherwise)
+
+
+def _source(data: Any) -> Source:
+    data = mapping(data)
+    source = Source(text(data["tensor"]), items(data["shape"], _size), one_of(*DTYPE_BYTES)(data["dtype"]))
+    _holds(0 < len(source.shape) <= MOST_DIMS, f"tensor {source.tensor[:60]} has no possible shape")
+    return source
+
+
+def _buffer(data: Any) -> Buffer:
+    data = mapping(data)
+    buffer = Buffer(
+        name=identifier(data["name"]),
+        shape=items(data["shape"], _size),
+        dtype=one_of(*DTYPE_BYTES)(data["dtype"]),
+        role=one_of(*ROLES)(data["role"]),
+        fill=one_of(*FILLS)(data["fill"]),
+        layout=one_of(*LAYOUTS)(data["layout"]),
+        sources=items(data["sources"], _source),
+        theta=number(data["theta"]),
+    )
+    _holds(0 < len(buffer.shape) <= MOST_DIMS and buffer.bytes <= MOST, f"buffer {buffer.name} has no possible size")
     return buffer
 
 
-def _launch(data: Mapping[str, Any]) -> Launch:
-    return Launch(data["kernel"], tuple(data["grid"]), dict(data["args"]), data["layer"])
+def _kernel(data: Any) -> Kernel:
+    data = mapping(data)
+    constants = items(data["constants"], _constant)
+    return Kernel(identifier(data["name"]), text(data["template"]), dict(constants))
 
 
-def read_plan(data: Mapping[str, Any]) -> Plan:
-    """The Plan of parsed JSON. Raises KeyError, TypeError or ValueError if it is not one."""
-    tokenizer = dict(data["tokenizer"])
-    if tokenizer["kind"] != "bytes":
-        raise ValueError(f"tokenizer kind {tokenizer['kind']!r} is unknown")
-    parts = dict.fromkeys(_known(CheckpointPart, part) for part in data["checkpoint_parts"])
-    return Plan(
-        name=data["name"],
-        target=data["target"],
-        limits=_known(Limits, data["limits"]),
-        specials=tuple(tokenizer["specials"]),
-        has_drafter=bool(data["has_drafter"]),
-        buffers={b["name"]: _buffer(b) for b in data["buffers"]},
-        kernels={k["name"]: Kernel(k["name"], k["template"], dict(k["constants"])) for k in data["kernels"]},
-        sections={s["name"]: tuple(_launch(x) for x in s["launches"]) for s in data["sections"]},
-        checkpoint_parts=tuple(parts),
-        kv_buffers=tuple(data["kv_buffers"]),
+def _constant(pair: Any) -> tuple[str, Any]:
+    name, value = items(pair, lambda item: item)
+    if not isinstance(value, (bool, int, float, str)):
+        raise TypeError(f"constant {text(name)[:60]} is no literal")
+    return identifier(name), value
+
+
+def _launch(data: Any) -> Launch:
+    data = mapping(data)
+    args = items(data["args"], lambda pair: items(pair, identifier))
+    return Launch(
+        identifier(data["kernel"]),
+        items(data["grid"], lambda size: identifier(size) if isinstance(size, str) else integer(size, 1)),
+        dict(args),
+        text(data["layer"]),
     )
+
+
+def _part(data: Any) -> CheckpointPart:
+    data = mapping(data)
+    kind = one_of("slot", "window", "hidden")(data["kind"])
+    width = integer(data["width"], 1)
+    return CheckpointPart(kind, identifier(data["live"]), identifier(data["checkpoint"]), width)
+
+
+def _section(data: Any) -> tuple[str, tuple[Launch, ...]]:
+    data = mapping(data)
+    return identifier(data["name"]), items(data["launches"], _launch)
+
+
+def _specials(pairs: Any, vocab_size: int) -> tuple[str, ...]:
+    tokenizer = dict(items(pairs, lambda pair: items(pair, lambda item: item)))
+    one_of("bytes")(tokenizer["kind"])
+    specials = items(tokenizer["specials"], checked_name)
+    _holds(len(set(specials)) == len(specials), "a special token is named twice")
+    _holds(NUM_BYTES + len(specials) <= vocab_size, "the vocabulary is too small for the tokenizer")
+    return specials
+
+
+def read_plan(data: Any) -> Plan:
+    """The Plan of parsed JSON, every value checked. Raises KeyError, TypeError or ValueError if it is not one."""
+    data = mapping(data)
+    limits = _limits(mapping(data["limits"]))
+    sections = items(data["sections"], _section)
+    plan = Plan(
+        name=checked_name(data["name"]),
+        target=text(data["target"]),
+        limits=limits,
+        specials=_specials(data["tokenizer"], limits.vocab_size),
+        has_drafter=flag(data["has_drafter"]),
+        buffers=named(items(data["buffers"], _buffer), lambda buffer: buffer.name),
+        kernels=named(items(data["kernels"], _kernel), lambda kernel: kernel.name),
+        sections=dict(sections),
+        checkpoint_parts=tuple(dict.fromkeys(items(data["checkpoint_parts"], _part))),
+        kv_buffers=items(data["kv_buffers"], identifier),
+    )
+    _holds(len(plan.sections) == len(sections), "a section is given twice")
+    return plan

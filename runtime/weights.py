@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from collections.abc import Iterable, Mapping
@@ -21,9 +22,12 @@ from runtime.errors import (
     WeightsShape,
     WeightsUnreadable,
 )
+from runtime.files import opened_regular
 from runtime.plan import Buffer, Plan, Source
+from runtime.safetensors_header import check_layout
 
 NAMES_SHOWN = 6
+NAME_SHOWN = 120  # characters
 FILE_DTYPES = {"BF16": "bf16", "F32": "fp32"}
 TORCH_DTYPES = {torch.bfloat16: "bf16", torch.float32: "fp32"}
 
@@ -50,16 +54,16 @@ class WeightsFile:
     def __init__(self, path: str | Path) -> None:
         self.label = str(path)
         try:
-            if not Path(path).is_file():
-                raise WeightsNotFound(path=path, hint="")
-        except (OSError, ValueError) as error:
-            raise WeightsNotFound(path=path, hint=f" ({error})") from None
-        try:
-            self._file: Any = safe_open(str(path), framework="pt")
-            self._names = set(self._file.keys())  # type: ignore[no-untyped-call]
-            with Path(path).open("rb") as stream:
+            with opened_regular(path) as stream:
+                check_layout(stream)
+                self._file: Any = safe_open(str(path), framework="pt")
+                self._names = set(self._file.keys())  # type: ignore[no-untyped-call]
+                stream.seek(0)
                 self.sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-        except (SafetensorError, OSError, ValueError) as error:
+        except OSError as error:
+            hint = "" if error.errno == errno.ENOENT else f" ({error.strerror})"
+            raise WeightsNotFound(path=path, hint=hint) from None
+        except (SafetensorError, ValueError) as error:
             raise WeightsUnreadable(path=path, detail=error) from error
 
     def names(self) -> Iterable[str]:
@@ -158,4 +162,5 @@ def read_sources(weights: Weights, buffer: Buffer) -> list[Tensor]:
 
 def _shown(names: list[str]) -> str:
     more = len(names) - NAMES_SHOWN
-    return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    shown = [name if len(name) <= NAME_SHOWN else f"{name[:NAME_SHOWN]}..." for name in names[:NAMES_SHOWN]]
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")

@@ -18,7 +18,8 @@ from codegen.verify.report import Finding
 from codegen.verify.subject import Subject
 from runtime.assemble import drafts_and_drafter
 from runtime.executor import Phase
-from runtime.manifest import read_manifest
+from runtime.files import sha256_of
+from runtime.manifest import FILE_BYTES, read_manifest
 
 
 def check_files(directory: Path) -> Outcome:
@@ -27,12 +28,21 @@ def check_files(directory: Path) -> Outcome:
         files = read_manifest(directory).files
     findings = []
     for name, digest in files.items():
-        file = directory / name
-        found = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else "missing"
-        if found != digest:
-            detail = f"{name} is missing" if found == "missing" else f"{name} has changed"
+        detail = _changed(directory / name, digest)
+        if detail:
+            detail = f"{name} {detail}"
             findings.append(Finding("files", (MANIFEST, "folder"), -1, "", name, detail))
     return Outcome(len(files), findings, unit="files")
+
+
+def _changed(file: Path, digest: str) -> str:
+    """What is wrong with a file, or nothing."""
+    try:
+        return "" if sha256_of(file, FILE_BYTES) == digest else "has changed"
+    except FileNotFoundError:
+        return "is missing"
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
 
 
 def check_plan(subject: Subject) -> Outcome:

@@ -20,6 +20,7 @@ from codegen.verify.errors import CannotVerify
 from codegen.verify.modes import Answers, Mode, Session, Trace, poisoner
 from codegen.verify.probe import Replay
 from dsl import ModelSpec
+from dsl.files import read_regular
 from dsl.reference.weights import random_weights
 from runtime.engine import Engine
 from runtime.executor import Phase
@@ -28,6 +29,7 @@ from runtime.tokenizer import ByteTokenizer
 from runtime.weights import check_weights, open_weights
 
 MOST_THREADS = 8
+SPEC_BYTES = 16 << 20
 COLD = Mode("cold", eager=True, drafting=True, prefill_chunk=1, one_thread=True)
 
 
@@ -191,9 +193,9 @@ def extension(case: Case) -> int:
 def read_spec(directory: Path) -> ModelSpec:
     """The spec that `build` left in the package. Raises CannotVerify."""
     try:
-        data = json.loads((directory / SPEC).read_text())
+        data = json.loads(read_regular(directory / SPEC, SPEC_BYTES))
         return ModelSpec.model_validate(data, strict=False)
-    except (OSError, ValueError, ValidationError) as error:
+    except (OSError, ValueError, ValidationError, RecursionError) as error:
         detail = f"{directory / SPEC} is not the spec of a package ({type(error).__name__}); build it again"
         raise CannotVerify(detail=detail) from error
 

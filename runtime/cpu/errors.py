@@ -11,7 +11,8 @@ class CpuBackendError(RuntimeError):
 
     def __init__(self, **fields: object) -> None:
         self.fields = fields
-        super().__init__(f"[{self.code}] " + self.message.format(**fields))
+        first, newline, rest = self.message.format(**fields).partition("\n")
+        super().__init__(f"{first} [{self.code}]{newline}{rest}")
 
     def __deepcopy__(self, memo: dict) -> CpuBackendError:
         return type(self)(**self.fields)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from codegen.errors import OutputRefused
+from codegen.errors import OutputNotWritten, OutputRefused
 from codegen.lower import lower
 from codegen.package import MANIFEST, MARK, write_package
 from codegen.plan import Plan
@@ -95,7 +95,7 @@ def test_an_interrupted_first_build_can_be_repeated(
         return real(self, content)
 
     monkeypatch.setattr(Path, "write_bytes", full_disk)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OutputNotWritten, match="No space left"):
         write_package([plan], package, spec, "s.yaml")
     monkeypatch.undo()
     assert (package / MARK).exists()

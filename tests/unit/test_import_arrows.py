@@ -19,7 +19,7 @@ ALLOWED = {
     "runtime/cpu": (("runtime.cpu",), ("torch", "triton")),
 }
 # Applications may import both sides.
-APPLICATIONS = ("codegen/verify", "codegen/aot_worker.py")
+APPLICATIONS = ("codegen/verify", "codegen/aot_worker.py", "codegen/catalogue.py")
 ENVIRONMENT_READERS = ("runtime/cpu/knobs.py",)
 
 

@@ -86,7 +86,7 @@ def test_assert_names_kernel_line_program_and_message(threads) -> None:
     with pytest.raises(DeviceAssertFailed) as caught:
         checked[(16,)](x, y, 60, B=N)
     message = str(caught.value)
-    assert message.startswith("[cpu-device-assert]")
+    assert message.endswith("[cpu-device-assert]")
     assert "kernel checked" in message
     assert "test_debug.py:" in message
     assert "program (5, 0, 0)" in message

@@ -80,7 +80,7 @@ def test_context_limits_the_answer(engine, oracle):
 def test_bad_requests_are_refused_with_their_code(engine, prompt, options, error):
     with pytest.raises(error) as refused:
         engine.submit(prompt, **options)
-    assert str(refused.value).startswith(f"[{error.code}]")
+    assert str(refused.value).endswith(f"[{error.code}]")
     assert not engine.busy
 
 

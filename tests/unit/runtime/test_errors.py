@@ -25,6 +25,6 @@ def test_every_template_says_its_code_and_fields() -> None:
     for cls in classes():
         names = [name for _, name, _, _ in string.Formatter().parse(cls.template) if name]
         error = cls(**{name: f"<{name}>" for name in names})
-        assert str(error).startswith(f"[{cls.code}] ")
+        assert str(error).endswith(f" [{cls.code}]")
         assert all(f"<{name}>" in str(error) for name in names)
         assert cls.__doc__

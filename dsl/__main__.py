@@ -1,0 +1,5 @@
+"""`python -m dsl`."""
+
+from dsl.cli import main
+
+main()
