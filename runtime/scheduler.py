@@ -17,13 +17,14 @@ from runtime.checkpoints.checkpoint import Checkpoint
 from runtime.checkpoints.tiers import Tiers
 from runtime.emission import Emitter
 from runtime.errors import ResumeDiffers, StepCorrupt
-from runtime.executor import Chunk, Executor, GraphKey, Phase
+from runtime.executor import Executor, GraphKey, Phase
 from runtime.grammar import follow
 from runtime.graphs import Graph
 from runtime.logprobs import logprobs
 from runtime.observe.canary import Canary
 from runtime.observe.stats import Counters
 from runtime.observe.watch import AcceptanceWatch
+from runtime.prefill import Prefill
 from runtime.request import Options, Progress, Request
 from runtime.roster import Roster
 from runtime.seats import Seat
@@ -63,7 +64,8 @@ class Scheduler:
         self.watch = AcceptanceWatch(lambda: None if canary is None else canary.agreed)
         self.drafts = self.drafted = drafts
         self.adaptive: AdaptiveDrafts | None = None
-        self.prefill_chunk, self.prefill_budget = prefill_chunk, prefill_budget
+        parts = (executor, cache, self.emitter, self.admission, self.counters)
+        self.prefill = Prefill(*parts, chunk=prefill_chunk, budget=prefill_budget)
         self._last_end = 0
         self._midway = False
         self._step_key: tuple[list[int], int, int] | None = None
@@ -156,58 +158,10 @@ class Scheduler:
 
     def _prefill(self, emitted: Emitted) -> None:
         """Prompts of this step, packed into few launches; then first tokens of those that have ended, in one."""
-        for pack in self._packs():
-            begun = perf_counter_ns()
-            self._run_pack(pack)
-            self.counters.prefill_ns += perf_counter_ns() - begun
+        self.prefill.run(self.seats.by_priority())
         ended = [seat for seat in self.seats.prefilling if seat.committed_len == seat.target_len]
         if ended:
             self._begin(ended, emitted)
-
-    def _shares(self) -> Iterator[tuple[Seat, int]]:
-        """How many tokens of which prompt, the highest priority first: one chunk each, or what the budget allows."""
-        left = self.prefill_budget
-        for seat in self.seats.by_priority():
-            missing = seat.target_len - seat.committed_len
-            share = min(missing, self.prefill_chunk if left is None else left)
-            if left is not None:
-                left -= share
-            yield seat, share
-
-    def _packs(self) -> Iterator[list[tuple[Seat, int]]]:
-        """The shares cut into launches of at most prefill_chunk tokens of at most prefill_slots slots."""
-        pack: list[tuple[Seat, int]] = []
-        room = self.prefill_chunk
-        for seat, share in self._shares():
-            while share:
-                part = min(share, room)
-                pack.append((seat, part))
-                share, room = share - part, room - part
-                if not room or len(pack) == self.limits.prefill_slots:
-                    yield pack
-                    pack, room = [], self.prefill_chunk
-        if pack:
-            yield pack
-
-    def _run_pack(self, pack: list[tuple[Seat, int]]) -> None:
-        """One launch. What a prompt shares with those before it in the pack is known text already."""
-        chunks, emissions = [], []
-        for seat, size in pack:
-            start, end = seat.committed_len, seat.committed_len + size
-            self.admission.make_room(seat, end)
-            due = self.emitter.rows(seat, end)
-            emissions += [(seat, emission) for emission in due]
-            rows = {emission.position: emission.row for emission in due}
-            chunks.append(Chunk(seat.slot, start, seat.text[start:end], rows))
-            if self.emitter.enabled:
-                self.cache.learn(seat.text[:end])
-        self.executor.prefill(chunks)
-        for seat, size in pack:
-            seat.committed_len = seat.state_len = seat.committed_len + size
-            seat.request.prefilled_tokens += size
-            self.counters.prefilled_tokens += size
-        for seat, emission in emissions:
-            self.emitter.publish(seat, emission)
 
     def _begin(self, seats: list[Seat], emitted: Emitted) -> None:
         """The tokens after what was prefilled or restored."""

@@ -86,7 +86,7 @@ class Fuzz:
         ]
         scheduler = engine.scheduler
         lockstep = Lockstep(scheduler.executor, max(widths, default=1), scheduler.tiers.device)
-        for part in (scheduler, scheduler.emitter, scheduler.admission):
+        for part in (scheduler, scheduler.prefill, scheduler.emitter, scheduler.admission):
             part.executor = lockstep
         return engine
 

@@ -97,7 +97,8 @@ def watch(engine: Engine, model: Model, conv_width: int) -> Witness:
     """Put a witness in the place of an engine's executor."""
     scheduler = engine.scheduler
     witness = Witness(scheduler.executor, conv_width, scheduler.tiers.device, model)
-    scheduler.executor = scheduler.emitter.executor = scheduler.admission.executor = witness
+    for part in (scheduler, scheduler.prefill, scheduler.emitter, scheduler.admission):
+        part.executor = witness
     _observe_layout(scheduler.emitter, model)
     return witness
 
