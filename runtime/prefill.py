@@ -16,7 +16,7 @@ Share = tuple[Seat, int]  # tokens of a prompt
 
 
 class Prefill:
-    """Processes prompts. chunk: tokens of a launch; budget: of an iteration over all slots, None for a chunk of each."""
+    """Processes prompts. chunk: tokens of a launch; budget: of an iteration over all slots, None for a chunk each."""
 
     def __init__(
         self,
