@@ -1,0 +1,3 @@
+"""placeholder"""
+def measure(quick):
+    return iter(())
