@@ -13,6 +13,7 @@ from .checks import Checks
 from .ctypes import c_type, size_of, widen
 from .elementwise import expression
 from .nest import ZERO, At, Index, Loop, Nest, flat
+from .split import split_loop
 
 #: Arrays live on the stack, up to this size each and in total; others share a per-thread arena.
 STACK_ARRAY_BYTES, STACK_BYTES = 64 << 10, 256 << 10
@@ -178,13 +179,18 @@ class Emitter:
 
     # ---- loop nests
 
-    def versioned(self, depth: int, build: Callable[[Nest], list[str]]) -> None:
-        """Write the nest that `build` returns; twice if masks could be dropped when corner elements hold."""
+    def versioned(
+        self, depth: int, build: Callable[[Nest], list[str]], split: Callable[[Nest], list[str] | None] | None = None
+    ) -> None:
+        """Write the nest that `build` returns; twice if masks could be dropped when corner elements hold.
+
+        `split` may return another form of the general version."""
         general = Nest(self, depth)
         slow = build(general)
         if not general.corners:
             self.write("{", *slow, "}")
             return
+        slow = (split(general) if split is not None else None) or slow
         test = Nest(self, 0)
         conditions = [self._corner(test, value) for value in general.corners]
         fast = build(Nest(self, depth, frozenset(general.corners)))
@@ -204,12 +210,13 @@ class Emitter:
         if innermost is not None and order:
             order.append(order.pop(innermost))
 
+        names = [self.fresh("i") for _ in shape]
+
         def text(nest: Nest) -> list[str]:
-            names = [self.fresh("i") for _ in shape]
             build(nest, tuple(At(name, order.index(d) + 1) for d, name in enumerate(names)))
             return nest.loops([Loop(names[d], shape[d]) for d in order])
 
-        self.versioned(len(shape), text)
+        self.versioned(len(shape), text, lambda general: split_loop(general, shape, names, order, build))
 
     def innermost(self, value: Value) -> int | None:
         """Dimension with unit stride of the first load inside `value`; None for the last one."""

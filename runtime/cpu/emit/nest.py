@@ -26,6 +26,8 @@ class At(NamedTuple):
 
 
 ZERO = At("0", 0)
+#: A mask that holds nowhere in the nest being built.
+NEVER = At("0", 0)
 Index = tuple[At, ...]
 
 
@@ -33,8 +35,8 @@ class Loop(NamedTuple):
     """`for (int var = low; var < high; var++)`"""
 
     var: str
-    high: int
-    low: int = 0
+    high: int | str
+    low: int | str = 0
 
 
 def flat(shape: Sequence[int], index: Index) -> str:
@@ -52,13 +54,22 @@ def deepest(parts: Iterable[At]) -> int:
 
 
 class Nest:
-    """Statements per loop level. `assumed` comparisons are known to hold; `corners` are those that could be assumed."""
+    """Statements per loop level. `assumed` comparisons are known to hold, `refuted` ones to fail; `corners` are those that
+    could be either."""
 
-    def __init__(self, emitter: Emitter, depth: int, assumed: frozenset[Value] = frozenset()) -> None:
-        self.emitter = emitter
+    def __init__(
+        self,
+        emitter: Emitter,
+        depth: int,
+        assumed: frozenset[Value] = frozenset(),
+        refuted: frozenset[Value] = frozenset(),
+    ) -> None:
+        self.emitter, self.refuted = emitter, refuted
         self.levels: list[list[str]] = [[] for _ in range(depth + 1)]
         self.assumed = assumed
         self.corners: list[Value] = []
+        #: Where each corner's comparison was asked for.
+        self.asked: dict[Value, list[Index]] = {}
         #: Values stored as they are evaluated: updates of carried tensors fused into this nest.
         self.updates: set[Value] = set()
         self._memo: dict[tuple, At] = {}
@@ -100,13 +111,15 @@ class Nest:
     # ---- masks
 
     def mask(self, value: Value, index: Index) -> At | None:
-        """A mask element, None when it is known to hold."""
+        """A mask element, None when it is known to hold, NEVER when it is known to fail."""
         if self.emitter.checks:
             return self.at(value, index)
         op = value.op if self.emitter.place[value] is Place.INLINE else None
         match op.name if op else None:
             case "arith.andi":
                 parts = [m for operand in op.operands if (m := self.mask(operand, index)) is not None]
+                if any(part is NEVER for part in parts):
+                    return NEVER
                 return At(" & ".join(f"({p.code})" for p in parts), deepest(parts)) if parts else None
             case "tt.broadcast":
                 return self.mask(op.operands[0], broadcast_index(op, index))
@@ -115,8 +128,12 @@ class Nest:
                 return self.mask(op.operands[0], index[:axis] + index[axis + 1 :])
             case "arith.cmpi" if value in self.assumed or self.emitter.placement.corners.always_holds(value):
                 return None
-            case "arith.cmpi" if self.emitter.placement.corners.deciding(value) and value not in self.corners:
-                self.corners.append(value)
+            case "arith.cmpi" if value in self.refuted:
+                return NEVER
+            case "arith.cmpi" if self.emitter.placement.corners.deciding(value):
+                self.asked.setdefault(value, []).append(index)
+                if value not in self.corners:
+                    self.corners.append(value)
         return self.at(value, index)
 
     # ---- text
@@ -212,6 +229,17 @@ def _join(nest: Nest, op: Op, value: Value, index: Index) -> At:
     return nest.temporary(level, c_type(value.type.elem), f"({index[-1].code} ? {second.code} : {first.code})")
 
 
+def _select(nest: Nest, op: Op, value: Value, index: Index) -> At:
+    """A condition that is decided for the whole nest chooses here."""
+    condition, *sides = op.operands
+    chosen = nest.mask(condition, index if condition.type.is_tensor else ())
+    if chosen is None or chosen is NEVER:
+        return nest.at(sides[chosen is NEVER], index)
+    first, second = (nest.at(side, index) for side in sides)
+    code = expression(op, [chosen.code, first.code, second.code])
+    return nest.temporary(deepest((chosen, first, second)), c_type(value.type.elem), code, value)
+
+
 def _split(nest: Nest, op: Op, value: Value, index: Index) -> At:
     return nest.at(op.operands[0], (*index, At(str(value.index), 0)))
 
@@ -224,6 +252,8 @@ def _load(nest: Nest, op: Op, value: Value, index: Index) -> At:
     if nest.emitter.checks:
         check = nest.emitter.checks.element(nest, op, index, mask)
         nest.levels[check.level].append(f"if ({mask.code}) {check.code}" if mask else check.code)
+    if mask is NEVER:
+        return nest.at(op.operands[2], index) if len(op.operands) > 2 else At(f"(({elem})0)", 0)
     if mask is not None:
         other = nest.at(op.operands[2], index) if len(op.operands) > 2 else At(f"({elem})0", 0)
         level, code = deepest((pointer, mask, other)), f"({mask.code}) ? {code} : {other.code}"
@@ -240,6 +270,7 @@ RULES: dict[str, Rule] = {
     "tt.trans": _trans,
     "tt.reshape": _reshape,
     "tt.join": _join,
+    "arith.select": _select,
     "tt.split": _split,
     "tt.load": _load,
 }

@@ -23,6 +23,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -47,6 +48,7 @@
 #define DRIFT 32
 #define LONG_MICROSECONDS 20 /* a launch of this duration is always shared */
 #define PURE_SPINS_SHARE 8 /* of a wait: spin, then spin with sched_yield, then sleep */
+#define REMEMBERED 1024 /* launches whose way is known although they are not recorded; a power of two */
 #define LINE _Alignas(64)
 
 /* What a thread needs to know of a launch; one cache line. Fields are atomic because late threads may read them while they
@@ -327,12 +329,13 @@ static bool fits(const cp_launch *launches, int64_t count) {
   return true;
 }
 
-void cp_run_launches(cp_launch *launches, int64_t count, int64_t *times) {
+/* False if the launches cannot be shared now; otherwise the pool is taken. */
+static bool take_pool(const cp_launch *launches, int64_t count, const int64_t *times) {
   bool alone = wanted_threads == 1 || !fits(launches, count) || (count == 1 && !times && programs(launches) == 1);
-  if (alone || pthread_mutex_trylock(&busy)) {
-    run_alone(launches, count, times);
-    return;
-  }
+  return !alone && !pthread_mutex_trylock(&busy);
+}
+
+static void run_region(cp_launch *launches, int64_t count, int64_t *times) {
   start_workers();
   refresh_claims();
   region.launches = launches;
@@ -351,12 +354,37 @@ void cp_run_launches(cp_launch *launches, int64_t count, int64_t *times) {
     }
     generation = wait_after(generation, CALLER);
   }
+}
+
+void cp_run_launches(cp_launch *launches, int64_t count, int64_t *times) {
+  if (!take_pool(launches, count, times)) {
+    run_alone(launches, count, times);
+    return;
+  }
+  run_region(launches, count, times);
   pthread_mutex_unlock(&busy);
+}
+
+/* What was learned of a launch that is not recorded: by kernel and grid. A collision forgets the older one. Touched by the
+ * thread that holds the pool. */
+static cp_launch *remembered(const cp_launch *l) {
+  static cp_launch table[REMEMBERED];
+  uint64_t key = (uint64_t)(uintptr_t)l->run;
+  for (int d = 0; d < 3; d++) key = (key ^ l->grid[d]) * 0x9e3779b97f4a7c15u;
+  cp_launch *found = &table[key >> 32 & (REMEMBERED - 1)];
+  if (found->run != l->run || memcmp(found->grid, l->grid, sizeof l->grid)) *found = *l;
+  found->args = l->args;
+  return found;
 }
 
 void cp_run_one(cp_kernel run, const char *args, uint32_t gx, uint32_t gy, uint32_t gz) {
   cp_launch launch = {run, args, {gx, gy, gz}, 0, {0, 0}};
-  cp_run_launches(&launch, 1, NULL);
+  if (!take_pool(&launch, 1, NULL)) {
+    run_alone(&launch, 1, NULL);
+    return;
+  }
+  run_region(remembered(&launch), 1, NULL);
+  pthread_mutex_unlock(&busy);
 }
 
 /* ---- configuration and fork */
