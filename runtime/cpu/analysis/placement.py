@@ -10,9 +10,9 @@ from __future__ import annotations
 from enum import Enum, auto
 
 from ..ttir.ir import Function, Op, Value, words
-from .affine import Strides, constant_int
+from .affine import Strides, constant_int, uniform
 from .effects import WRITES, Effects
-from .induction import find_inductions
+from .induction import find_inductions, is_index_arithmetic
 from .liveness import accumulates_in_place, dies_at, find_updates
 from .masks import Corners
 from .panel import find_panels
@@ -59,7 +59,8 @@ class Placement:
         self.addresses = set() if keep_loads else address_values(ops)
         self.place = self._initial_places(ops)
         self.updates = find_updates(function, self._is_elementwise)
-        self.stored: set[Value] = set()
+        self.anchors = {anchor for induction in self.inductions.values() for anchor in induction.anchors}
+        self.stored: set[Value] = set(self.anchors)
         #: Updates that the one reduction reading them performs in its own loop nest.
         self.fused_updates: dict[Value, Op] = {}
         self._roots: dict[Value, frozenset[Op]] = {}
@@ -87,9 +88,16 @@ class Placement:
         inline = not op.regions and op.name not in ROOTS and op.name not in SHAPE_OPS and op.name != "tt.load"
         return inline and len(op.results) == 1 and self.place[op.result] is Place.INLINE
 
+    def wraps(self, value: Value) -> bool:
+        """`offsets % n` of growing offsets: a subtraction unless a multiple of n lies among them."""
+        if value.defining not in ("arith.remsi", "arith.remui") or not value.type.is_tensor:
+            return False
+        left, right = value.op.operands
+        return uniform(right) is not None and self.corners.grows(left) and is_index_arithmetic(left)
+
     def takes_over(self, value: Value, op: Op) -> bool:
         """May `op` (a loop) reuse the array of `value`, its initial value?"""
-        return self.place[value] is Place.ARRAY and dies_at(value, op, self._roots_of_use)
+        return value not in self.anchors and self.place[value] is Place.ARRAY and dies_at(value, op, self._roots_of_use)
 
     # ---- decisions
 
@@ -102,6 +110,8 @@ class Placement:
                 self.fused_updates[value] = reduction
             else:
                 self.stored.add(value)
+            return
+        if value in self.anchors:
             return
         if op.name == "tt.load" and self.keep_loads:
             self.stored.add(value)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from ..analysis.affine import uniform
 from ..analysis.placement import Place, Placement
 from ..errors import LocalMemoryExceeded
 from ..ttir.ir import Block, Function, Op, Value, words
@@ -187,13 +188,14 @@ class Emitter:
         `split` may return another form of the general version."""
         general = Nest(self, depth)
         slow = build(general)
-        if not general.corners:
+        if not general.corners and not general.wraps:
             self.write("{", *slow, "}")
             return
         slow = (split(general) if split is not None else None) or slow
         test = Nest(self, 0)
         conditions = [self._corner(test, value) for value in general.corners]
-        fast = build(Nest(self, depth, frozenset(general.corners)))
+        conditions += [self._same_quotient(test, value) for value in general.wraps]
+        fast = build(Nest(self, depth, frozenset(general.corners), unwrapped=frozenset(general.wraps)))
         self.write("{", *test.levels[0], f"if (cp_likely({' & '.join(conditions)})) {{")
         self.write(*fast, "} else {", *slow, "}", "}")
 
@@ -201,6 +203,12 @@ class Emitter:
         last = self.placement.corners.deciding(comparison) == "last"
         index = tuple(At(str(size - 1), 0) if last else ZERO for size in comparison.type.dims)
         return nest.at(comparison, index).code
+
+    def _same_quotient(self, nest: Nest, remainder: Value) -> str:
+        offsets, divisor = remainder.op.operands
+        last = tuple(At(str(size - 1), 0) for size in offsets.type.dims)
+        first, final = nest.at(offsets, tuple(ZERO for _ in last)).code, nest.at(offsets, last).code
+        return f"cp_same_quotient({first}, {final}, {nest.at(uniform(divisor), ()).code})"
 
     def loop_nest(
         self, shape: Sequence[int], build: Callable[[Nest, Index], None], innermost: int | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..analysis.affine import uniform
 from ..analysis.placement import Place
 from ..ttir.ir import Op, Value
 from .ctypes import c_type, literal
@@ -63,11 +64,14 @@ class Nest:
         depth: int,
         assumed: frozenset[Value] = frozenset(),
         refuted: frozenset[Value] = frozenset(),
+        unwrapped: frozenset[Value] = frozenset(),
     ) -> None:
-        self.emitter, self.refuted = emitter, refuted
+        self.emitter, self.refuted, self.unwrapped = emitter, refuted, unwrapped
         self.levels: list[list[str]] = [[] for _ in range(depth + 1)]
         self.assumed = assumed
         self.corners: list[Value] = []
+        #: Remainders that could be assumed not to wrap.
+        self.wraps: list[Value] = []
         #: Where each corner's comparison was asked for.
         self.asked: dict[Value, list[Index]] = {}
         #: Values stored as they are evaluated: updates of carried tensors fused into this nest.
@@ -85,6 +89,10 @@ class Nest:
         place = self.emitter.place[value]
         if place is Place.SCALAR:
             return At(self.emitter.names[value], 0)
+        if value in self.unwrapped:
+            return self._unwrapped(value, index)
+        if self.emitter.placement.wraps(value) and value not in self.wraps:
+            self.wraps.append(value)
         if place is Place.ARRAY:
             return At(f"{self.emitter.names[value]}[{flat(value.type.dims, index)}]", deepest(index))
         key = (value, tuple(i.code for i in index))
@@ -107,6 +115,17 @@ class Nest:
             carried = self.emitter.names[self.emitter.placement.updates[value]]
             self.levels[deepest(index)].append(f"{carried}[{flat(value.type.dims, index)}] = {result.code};")
         return result
+
+    def _unwrapped(self, value: Value, index: Index) -> At:
+        """An element of a remainder whose quotient is the same for all elements: a difference."""
+        key = (value, "multiple")
+        if key not in self._memo:
+            first = self.at(value.op.operands[0], tuple(ZERO for _ in index)).code
+            divisor = self.at(uniform(value.op.operands[1]), ()).code
+            code = f"{first} - {first} % {divisor}"
+            self._memo[key] = self.temporary(0, c_type(value.type.elem), code)
+        element = self.at(value.op.operands[0], index)
+        return At(f"({element.code} - {self._memo[key].code})", element.level)
 
     # ---- masks
 
