@@ -8,7 +8,7 @@ from ..analysis.liveness import accumulates_in_place
 from ..analysis.placement import Place
 from ..ttir.ir import Op, Value
 from .emitter import Emitter, emits
-from .nest import ZERO, At, Nest
+from .nest import ZERO, At, Index, Nest, flat
 
 COLUMN_MULTIPLE = 16
 
@@ -52,7 +52,7 @@ def _dot_any(e: Emitter, op: Op, target: str, elem: str = "") -> None:
     left, right, _ = op.operands
     rows, depth = left.type.dims[-2:]
     columns, elem = right.type.dims[-1], elem or op.result.type.elem
-    a, b = _converted(e, left, elem), _converted(e, right, elem)
+    a, b = _converted(e, left, elem), _right(e, right, elem)
     for batch in range(left.type.numel // (rows * depth)):
         args = f"{a} + {batch * rows * depth}, {b} + {batch * depth * columns}, {target} + {batch * rows * columns}"
         e.write(f"cp_dot_{elem}({rows}, {columns}, {depth}, {args});")
@@ -64,6 +64,47 @@ def _converted(e: Emitter, operand: Value, elem: str) -> str:
     name = e.array(elem, operand.type.numel)
     e.materialise(operand, name, as_type=elem)
     return name
+
+
+def _right(e: Emitter, right: Value, elem: str) -> str:
+    """Array of the right operand [K, N], row-major. Columns that lie in memory one by one are read so, then transposed."""
+    if not (elem == right.type.elem == "f32" and _columns_contiguous(e, right)):
+        return _converted(e, right, elem)
+    depth, columns = right.type.dims
+    name = e.array(elem, right.type.numel)
+    e.write(f"cp_transpose_words({columns}, {depth}, {_column_by_column(e, right)}, {4 * depth}, {name}, {columns});")
+    return name
+
+
+def _columns_contiguous(e: Emitter, right: Value) -> bool:
+    return len(right.type.dims) == 2 and min(right.type.dims) > 1 and e.innermost(right) == 0
+
+
+def _column_by_column(e: Emitter, right: Value) -> str:
+    """Array [N, K] of the right operand: the array or load it is a transposed view of, or a copy."""
+    if right.defining == "tt.trans" and e.place[right] is Place.INLINE:
+        return e.stored(right.op.operands[0])
+    depth, columns = right.type.dims
+    name = e.array(right.type.elem, right.type.numel)
+
+    def build(nest: Nest, index: Index) -> None:
+        nest.levels[-1].append(f"{name}[{flat((columns, depth), index)}] = {nest.at(right, index[::-1]).code};")
+
+    e.loop_nest((columns, depth), build)
+    return name
+
+
+def _pack_rows(e: Emitter, right: Value, packed: str) -> None:
+    """packed[k / 2][n][k % 2] = right[k, n]; K is even."""
+    depth, columns = right.type.dims
+
+    def build(nest: Nest, index: Index) -> None:
+        pair = index[0]
+        low, high = (nest.at(right, (At(f"(2 * {pair.code} + {k})", pair.level), index[1])).code for k in range(2))
+        position = flat((depth // 2, columns), index)
+        nest.levels[-1].append(f"((uint32_t *){packed})[{position}] = (uint32_t){low} | (uint32_t){high} << 16;")
+
+    e.loop_nest((depth // 2, columns), build)
 
 
 def _dot_bf16(e: Emitter, op: Op, target: str) -> None:
@@ -106,9 +147,14 @@ def _panel(e: Emitter, op: Op, depth: int, columns: int, padded: int) -> tuple[s
         return e.stored(panel.pairs), str(2 * columns)
     right = op.operands[1]
     packed = e.array("bf16", (depth + depth % 2) * padded)
-    transposed = right.defining == "tt.trans" and e.place[right] is Place.INLINE
-    source = e.stored(right.op.operands[0] if transposed else right)
-    e.write(f"cp_pack_panel{'_transposed' if transposed else ''}({depth}, {columns}, {padded}, {source}, {packed});")
+    is_view = right.defining == "tt.trans" and e.place[right] is Place.INLINE
+    sizes = f"{depth}, {columns}, {padded}"
+    if is_view or _columns_contiguous(e, right):
+        e.write(f"cp_pack_panel_transposed({sizes}, {_column_by_column(e, right)}, {packed});")
+    elif depth % 2 == 0 and padded == columns:
+        _pack_rows(e, right, packed)
+    else:
+        e.write(f"cp_pack_panel({sizes}, {e.stored(right)}, {packed});")
     return packed, str(2 * padded)
 
 
