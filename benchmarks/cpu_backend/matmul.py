@@ -13,7 +13,7 @@ from .measure import Contest
 REQUIRED = 0.9
 SIZE = 512
 TOLERANCES = {torch.bfloat16: 0.5, torch.float32: 1e-3}
-BLOCKS = {torch.bfloat16: (128, 128, 64), torch.float32: (128, 128, 64)}
+BLOCKS = {torch.bfloat16: (256, 128, 128), torch.float32: (128, 128, 64)}
 
 
 @triton.jit

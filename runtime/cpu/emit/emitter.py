@@ -20,6 +20,9 @@ from .split import split_loop
 STACK_ARRAY_BYTES, STACK_BYTES = 64 << 10, 256 << 10
 ARENA_LIMIT_BYTES = 64 << 20
 
+#: Elementary functions that native/arrays.h evaluates in place.
+ARRAY_FUNCTIONS = {"math.exp": "cp_exp_f32_array", "math.exp2": "cp_exp2_f32_array"}
+
 #: `%row_3` and `%row` were both called row.
 _SOURCE_NAME = re.compile(r"%([A-Za-z][A-Za-z0-9_]*?)(?:_\d+)?(?:#\d+)?")
 _SILENT = words(
@@ -166,6 +169,11 @@ class Emitter:
             self.copy(target, self.names[value], value)
             return
         convert = as_type is not None and as_type != value.type.elem
+        if not convert and value.defining in ARRAY_FUNCTIONS and value.type.elem == "f32":
+            self.include("arrays.h")
+            self.materialise(value.op.operands[0], target)
+            self.write(f"{ARRAY_FUNCTIONS[value.defining]}({target}, {value.type.numel});")
+            return
 
         def build(nest: Nest, index: Index) -> None:
             code = nest.at(value, index).code
