@@ -13,7 +13,7 @@ Run = Callable[[], object]
 Burst = Callable[[int], float]
 
 #: Between two bursts: longer than idle threads of OpenMP spin.
-REST_SECONDS = 0.01
+REST_SECONDS = 0.05
 #: A burst repeats a call until it lasts about this long.
 BURST_SECONDS = 0.004
 ROUNDS, QUICK_ROUNDS = 31, 7
