@@ -19,19 +19,18 @@ import torch
 from runtime.cpu import set_num_threads
 
 from . import attention, gemv, matmul, neighbour, replay, rows, ssm
-from .measure import QUICK_ROUNDS, ROUNDS, Contest, Figure, burst
+from .measure import QUICK_ROUNDS, ROUNDS, Contest, Figure
 from .rival import rival, serve
 
 THREADS = 2
 CONTESTS: dict[str, Callable[[], Iterator[Contest]]] = {
-    "gemv": gemv.contests,
     "rms_norm": rows.norm_contests,
     "softmax": rows.softmax_contests,
     "ssm": ssm.contests,
     "attention": attention.contests,
     "matmul": matmul.contests,
 }
-NAMES = (*CONTESTS, "replay", "neighbour")
+NAMES = ("gemv", *CONTESTS, "replay", "neighbour")
 
 
 def figures(name: str, quick: bool) -> Iterator[Figure]:
@@ -42,8 +41,8 @@ def figures(name: str, quick: bool) -> Iterator[Figure]:
     elif name == "neighbour":
         yield from neighbour.measure(quick)
     elif name == "gemv":
-        for contest in CONTESTS[name]():
-            yield contest.measure(rounds, lambda repeats, run=contest.theirs: burst(run, repeats))
+        for contest, read in gemv.contests():
+            yield contest.measure(rounds, read)
     else:
         with rival(name) as process:
             for number, contest in enumerate(CONTESTS[name]()):

@@ -66,4 +66,4 @@ def _contest(slots: int, heads: int, kv_heads: int, length: int) -> Contest:
         torch.testing.assert_close(out, theirs(), atol=2e-2, rtol=2e-2)
 
     size = f"{slots} slots, {heads}/{kv_heads} heads, {length} keys"
-    return Contest("attention decode bf16", size, REQUIRED, ours, theirs, check)
+    return Contest("attention decode bf16", size, REQUIRED, ours, check, theirs=theirs)

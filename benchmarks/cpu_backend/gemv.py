@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .measure import Contest, Run
+from .measure import Burst, Contest, Run
 from .read_loop import read_loop
 
 REQUIRED = 0.9
@@ -47,7 +47,7 @@ def gemv_panels(w, x, y, K: tl.constexpr, WIDTH: tl.constexpr):
     tl.store(y + i_n * WIDTH + tl.arange(0, WIDTH)[None, :], acc)
 
 
-def contests() -> Iterator[Contest]:
+def contests() -> Iterator[tuple[Contest, Burst]]:
     """134 MB of weights, row-major (two ways to write it) and as panels."""
     w, x, y = torch.randn(ROWS, DEPTH).bfloat16(), torch.randn(DEPTH).bfloat16(), torch.empty(ROWS)
     panels = w.reshape(ROWS // WIDTH, WIDTH, DEPTH // 2, 2).permute(0, 2, 1, 3).contiguous()
@@ -65,4 +65,4 @@ def contests() -> Iterator[Contest]:
             torch.testing.assert_close(y, expected, atol=1e-2, rtol=1e-2)
 
         loop = read_loop(panels) if name == "panels" else read
-        yield Contest("gemv bf16", f"{ROWS}x{DEPTH} {name}", REQUIRED, run, loop, check, "c_read")
+        yield Contest("gemv bf16", f"{ROWS}x{DEPTH} {name}", REQUIRED, run, check, "c_read"), loop

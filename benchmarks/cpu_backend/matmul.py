@@ -78,4 +78,4 @@ def _contest(dtype: torch.dtype, layout: str) -> Contest:
         ours()
         torch.testing.assert_close(c, theirs(), atol=TOLERANCES[dtype], rtol=2e-2)
 
-    return Contest(f"matmul {str(dtype).removeprefix('torch.')}", f"{SIZE}^3 {layout}", REQUIRED, ours, theirs, check)
+    return Contest(f"matmul {str(dtype).removeprefix('torch.')}", f"{SIZE}^3 {layout}", REQUIRED, ours, check, theirs=theirs)

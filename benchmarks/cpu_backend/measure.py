@@ -44,16 +44,16 @@ class Figure:
 class Contest:
     """`ours` against `theirs`, which compute the same, and the ratio of their times that is required.
 
-    `check` runs both and raises AssertionError if the results differ. `rival` names the other side; `torch` runs in
-    a process of its own (rival.py)."""
+    `check` runs ours and raises AssertionError if the result is wrong. `rival` names the other side; `torch` runs its
+    `theirs` in a process of its own (rival.py)."""
 
     name: str
     size: str
     required: float
     ours: Run
-    theirs: Run
     check: Run
     rival: str = "torch"
+    theirs: Run | None = None
 
     def measure(self, rounds: int, theirs: Burst) -> Figure:
         """Median over rounds of (time of theirs / time of ours), each round one burst of both, in changing order."""

@@ -27,7 +27,7 @@ STEPS, TURNS, QUICK_TURNS, ANSWER = 1000, 9, 3, 128
 #: Steps at the start of an answer that do not count: prefill and the first replays.
 WARM = 8
 #: Steps at the start of a scene that do not count: until the scheduler and the pool know the neighbour.
-SETTLING_SECONDS = 0.3
+SETTLING_SECONDS = 0.5
 PROMPT = "import os\nimport sys\n\n\ndef read_lines(path):\n"
 
 

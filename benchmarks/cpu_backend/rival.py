@@ -59,6 +59,6 @@ def serve(contests: Callable[[], Iterator[Contest]], requests: IO[str], answers:
         wanted, repeats = map(int, line.split())
         while number < wanted:
             current, number = next(source), number + 1
-        assert current is not None
+        assert current is not None and current.theirs is not None
         answers.write(f"{burst(current.theirs, repeats)}\n")
         answers.flush()

@@ -75,4 +75,4 @@ def _contest(slots: int, heads: int) -> Contest:
         torch.testing.assert_close(y, theirs(), atol=5e-2, rtol=5e-2)
         torch.testing.assert_close(mine, other)
 
-    return Contest("ssm update", f"{slots} slots, {heads} heads, {P}x{N}", REQUIRED, ours, theirs, check)
+    return Contest("ssm update", f"{slots} slots, {heads} heads, {P}x{N}", REQUIRED, ours, check, theirs=theirs)

@@ -16,6 +16,7 @@ from .induction import find_inductions, is_index_arithmetic
 from .liveness import accumulates_in_place, dies_at, find_updates
 from .masks import Corners
 from .panel import find_panels
+from .stream import find_streams
 
 
 class Place(Enum):
@@ -57,6 +58,7 @@ class Placement:
         ops = list(function.walk())
         self.panels = find_panels([op for op in ops if op.name == "tt.dot"], self.strides, self.effects)
         self.addresses = set() if keep_loads else address_values(ops)
+        self.prefetch = {} if keep_loads else find_streams(ops, self.strides)
         self.place = self._initial_places(ops)
         self.updates = find_updates(function, self._is_elementwise)
         self.anchors = {anchor for induction in self.inductions.values() for anchor in induction.anchors}

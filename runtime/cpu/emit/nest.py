@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..analysis.affine import uniform
 from ..analysis.placement import Place
+from ..analysis.stream import LONG_ROW
 from ..ttir.ir import Op, Value
-from .ctypes import c_type, literal
+from .ctypes import c_type, literal, size_of
 from .elementwise import expression
 
 if TYPE_CHECKING:
@@ -76,6 +77,9 @@ class Nest:
         self.asked: dict[Value, list[Index]] = {}
         #: Values stored as they are evaluated: updates of carried tensors fused into this nest.
         self.updates: set[Value] = set()
+        #: Of a nest that runs over chunks of rows: where one starts, its elements, and what is done before each.
+        self.chunk: At | None = None
+        self.chunk_lanes, self.chunk_lines = 0, []
         self._memo: dict[tuple, At] = {}
 
     def temporary(self, level: int, ctype: str, code: str, value: Value | None = None) -> At:
@@ -271,12 +275,36 @@ def _load(nest: Nest, op: Op, value: Value, index: Index) -> At:
     if nest.emitter.checks:
         check = nest.emitter.checks.element(nest, op, index, mask)
         nest.levels[check.level].append(f"if ({mask.code}) {check.code}" if mask else check.code)
+    ahead = nest.emitter.placement.prefetch.get(op)
+    if ahead and mask is not NEVER:
+        _prefetch(nest, op, index, ahead)
     if mask is NEVER:
         return nest.at(op.operands[2], index) if len(op.operands) > 2 else At(f"(({elem})0)", 0)
     if mask is not None:
         other = nest.at(op.operands[2], index) if len(op.operands) > 2 else At(f"({elem})0", 0)
         level, code = deepest((pointer, mask, other)), f"({mask.code}) ? {code} : {other.code}"
     return nest.temporary(level, elem, code, value)
+
+
+def _prefetch(nest: Nest, op: Op, index: Index, ahead: int) -> None:
+    """Fetch `ahead` bytes beyond what is read next: a row, or a chunk of one if the nest runs over chunks."""
+    level = deepest(index)
+    inner = [d for d, at in enumerate(index) if at.level == level]
+    last = len(index) - 1
+    if level == 0 or inner != [last]:
+        return
+    size = size_of(op.result.type.elem)
+    row = op.result.type.dims[last] * size
+    if nest.chunk is not None:
+        lines, start, length = nest.chunk_lines, nest.chunk, min(nest.chunk_lanes * size, row)
+    elif row < LONG_ROW:
+        lines, start, length = nest.levels[level - 1], ZERO, row
+    else:
+        return
+    byte, address = nest.emitter.fresh("byte"), Nest(nest.emitter, 0)
+    code = address.at(op.operands[0], tuple(At(at.code, 0) for at in (*index[:last], start))).code
+    fetch = f"__builtin_prefetch((const char *)({code}) + {byte}, 0, 3);"
+    lines += ["{", *address.levels[0], f"for (int {byte} = {ahead}; {byte} < {ahead + length}; {byte} += 64) {fetch}", "}"]
 
 
 RULES: dict[str, Rule] = {

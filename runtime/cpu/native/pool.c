@@ -110,6 +110,7 @@ static uint32_t long_ticks = 50000;
 static uint32_t offer_ticks = 1000000;
 static _Atomic int worker_ids[MAX_THREADS]; /* of the kernel, 0 before a worker runs */
 static _Atomic int kept_off = -1;           /* the core that workers may not use; -1 when that must be said again */
+static _Atomic int resting;                 /* workers whose core is wanted by others */
 static _Atomic bool crowded;                /* more threads than cores */
 
 static void futex(int operation, uint32_t value, uint32_t who) {
@@ -307,7 +308,9 @@ static void *worker(void *argument) {
       offered = ticks_now();
     }
     if (wanted && !atomic_load_explicit(&crowded, memory_order_relaxed)) {
+      atomic_fetch_add(&resting, 1);
       cp_rest_until_unwanted(&rest);
+      atomic_fetch_sub(&resting, 1);
       offered = ticks_now();
       seen = latest_generation();
     }
@@ -332,9 +335,10 @@ static void start_workers(void) {
   }
 }
 
-/* Leave a core that somebody else keeps the caller waiting for, and keep workers off the one it runs on. */
+/* Leave a core that somebody else keeps the caller waiting for, if a worker found another one free, and keep workers off
+ * the one it runs on. */
 static void choose_cores(void) {
-  if (cp_kept_waiting()) cp_change_core();
+  if (cp_kept_waiting() && atomic_load_explicit(&resting, memory_order_relaxed) < started_workers) cp_change_core();
   int here = sched_getcpu();
   if (here < 0 || atomic_load_explicit(&kept_off, memory_order_relaxed) == here) return;
   atomic_store(&kept_off, here);
@@ -439,6 +443,7 @@ static void after_fork_in_child(void) {
   started_workers = 0;
   atomic_store(&sleep_state.asleep, 0);
   for (int i = 0; i < MAX_THREADS; i++) atomic_store(&worker_ids[i], 0);
+  atomic_store(&resting, 0);
   atomic_store(&kept_off, -1);
 }
 
