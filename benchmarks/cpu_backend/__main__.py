@@ -2,8 +2,8 @@
 
     python -m benchmarks.cpu_backend [--json] [--quick] [--only NAME]
 
-Two threads. Every kernel is launched as a user would (`kernel[grid](...)`), takes turns with what it is compared to, and
-is checked against it first.
+Two threads. Every kernel is launched as a user would (`kernel[grid](...)`), takes turns with what it is compared to,
+and is checked first.
 """
 
 from __future__ import annotations

@@ -17,9 +17,7 @@ SIZES = ((1, 12, 12, 1024), (8, 12, 12, 1024), (1, 32, 8, 4096), (8, 32, 8, 1024
 
 
 @triton.jit
-def decode(
-    q, k, v, out, length, scale, HKV: tl.constexpr, G: tl.constexpr, D: tl.constexpr, BLOCK_L: tl.constexpr
-):
+def decode(q, k, v, out, length, scale, HKV: tl.constexpr, G: tl.constexpr, D: tl.constexpr, BLOCK_L: tl.constexpr):
     """One program: the G query heads of one kv head of one slot, online softmax over blocks of BLOCK_L positions.
 
     q, out [slots, HKV * G, D] bf16, k, v [slots, HKV, length, D] bf16; length divides by BLOCK_L."""

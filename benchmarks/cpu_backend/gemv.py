@@ -38,7 +38,7 @@ def gemv_whole_rows(w, x, y, K: tl.constexpr, BLOCK_N: tl.constexpr):
 
 @triton.jit
 def gemv_panels(w, x, y, K: tl.constexpr, WIDTH: tl.constexpr):
-    """One program: one panel of WIDTH columns, weights [N / WIDTH, K / 2, WIDTH, 2] (docs/cpu-backend.md, Packed dots)."""
+    """One program: one panel of WIDTH columns, weights [N / WIDTH, K / 2, WIDTH, 2] (docs/cpu-backend.md)."""
     i_n = tl.program_id(0)
     flat = tl.load(w + i_n.to(tl.int64) * (K * WIDTH) + tl.arange(0, K * WIDTH))
     b_w = tl.reshape(tl.permute(tl.reshape(flat, (K // 2, WIDTH, 2)), (0, 2, 1)), (K, WIDTH))
@@ -58,7 +58,6 @@ def contests() -> Iterator[tuple[Contest, Burst]]:
         "panels": lambda: gemv_panels[(ROWS // WIDTH,)](panels, x, y, K=DEPTH, WIDTH=WIDTH),
     }
     for name, run in runs.items():
-
 
         def check(run: Run = run) -> None:
             run()

@@ -21,7 +21,7 @@ def matmul(
     a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn,
     BLOCK_SIZE_M: tl.constexpr, BLOCK_SIZE_N: tl.constexpr, BLOCK_SIZE_K: tl.constexpr, GROUP_SIZE_M: tl.constexpr,
 ):  # fmt: skip
-    """C = A B. Source: Triton's tutorial 03, matmul_kernel, without activation and with C in the type of its pointer."""
+    """C = A B. Source: Triton's tutorial 03, matmul_kernel, without activation, C in the type of its pointer."""
     pid = tl.program_id(axis=0)
     num_pid_m = tl.cdiv(M, BLOCK_SIZE_M)
     num_pid_n = tl.cdiv(N, BLOCK_SIZE_N)
@@ -39,7 +39,7 @@ def matmul(
     b_ptrs = b_ptr + (offs_k[:, None] * stride_bk + offs_bn[None, :] * stride_bn)
 
     accumulator = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), dtype=tl.float32)
-    for k in range(0, tl.cdiv(K, BLOCK_SIZE_K)):
+    for k in range(tl.cdiv(K, BLOCK_SIZE_K)):
         a = tl.load(a_ptrs, mask=offs_k[None, :] < K - k * BLOCK_SIZE_K, other=0.0)
         b = tl.load(b_ptrs, mask=offs_k[:, None] < K - k * BLOCK_SIZE_K, other=0.0)
         accumulator = tl.dot(a, b, accumulator)
@@ -78,4 +78,6 @@ def _contest(dtype: torch.dtype, layout: str) -> Contest:
         ours()
         torch.testing.assert_close(c, theirs(), atol=TOLERANCES[dtype], rtol=2e-2)
 
-    return Contest(f"matmul {str(dtype).removeprefix('torch.')}", f"{SIZE}^3 {layout}", REQUIRED, ours, check, theirs=theirs)
+    return Contest(
+        f"matmul {str(dtype).removeprefix('torch.')}", f"{SIZE}^3 {layout}", REQUIRED, ours, check, theirs=theirs
+    )

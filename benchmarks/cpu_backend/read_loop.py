@@ -11,8 +11,8 @@ from runtime.cpu import pool, toolchain
 
 from .measure import Burst
 
-#: Each thread sums its half with eight independent vector accumulators; hardware and software prefetch both run. The time
-#: is that of the slower thread from its own start, so starting a thread does not count.
+#: Each thread sums its half with eight independent vector accumulators; hardware and software prefetch both run. The
+#: time is that of the slower thread from its own start, so starting a thread does not count.
 SOURCE = r"""
 #include <pthread.h>
 #include <stdint.h>

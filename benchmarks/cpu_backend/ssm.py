@@ -17,9 +17,7 @@ SIZES = ((1, 24), (8, 24), (1, 64), (8, 64))
 
 
 @triton.jit
-def state_update(
-    state, x, dt, dt_bias, a_log, b, c, d, z, y, H: tl.constexpr, P: tl.constexpr, N: tl.constexpr
-):
+def state_update(state, x, dt, dt_bias, a_log, b, c, d, z, y, H: tl.constexpr, P: tl.constexpr, N: tl.constexpr):
     """One program: one head of one slot. S = exp(dt A) S + dt x B^T, y = (S C + D x) silu(z).
 
     state [slots, H, P, N] fp32, changed in place; x, z, y [slots, H, P] and b, c [slots, N] bf16; dt [slots, H] and the

@@ -19,7 +19,7 @@ _CHEAP = words(
 
 @dataclass(frozen=True)
 class Induction:
-    """`initial + offset`, where the scalar offset grows by `step` per iteration. `anchors`: parts of initial to store."""
+    """`initial + offset`, where the scalar offset grows by `step` per iteration. `anchors`: stored parts of it."""
 
     initial: Value
     step: Value

@@ -10,8 +10,8 @@ from .affine import Strides
 
 #: A row of a page or more is fetched this far ahead while it is read; it runs over into the next row, mostly.
 LONG_ROW, LONG_AHEAD = 4096, 2048
-#: Pieces of rows: bytes of all rows together that are on their way, and the largest distance in one row. What is fetched
-#: beyond the end of a row is lost.
+#: Pieces of rows: bytes of all rows together that are on their way, and the largest distance in one row. What is
+#: fetched beyond the end of a row is lost.
 BYTES_AHEAD, FARTHEST_BYTES = 4096, 1024
 SHORTEST_PIECE, LONGEST_PIECE = 64, 2048
 

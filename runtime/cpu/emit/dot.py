@@ -67,7 +67,7 @@ def _converted(e: Emitter, operand: Value, elem: str) -> str:
 
 
 def _right(e: Emitter, right: Value, elem: str) -> str:
-    """Array of the right operand [K, N], row-major. Columns that lie in memory one by one are read so, then transposed."""
+    """Array of the right operand [K, N], row-major. Columns contiguous in memory are read so, then transposed."""
     if not (elem == right.type.elem == "f32" and _columns_contiguous(e, right)):
         return _converted(e, right, elem)
     depth, columns = right.type.dims

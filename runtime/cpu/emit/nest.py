@@ -56,8 +56,8 @@ def deepest(parts: Iterable[At]) -> int:
 
 
 class Nest:
-    """Statements per loop level. `assumed` comparisons are known to hold, `refuted` ones to fail; `corners` are those that
-    could be either."""
+    """Statements per loop level. `assumed` comparisons are known to hold, `refuted` ones to fail; `corners` are those
+    that could be either."""
 
     def __init__(
         self,
@@ -304,7 +304,12 @@ def _prefetch(nest: Nest, op: Op, index: Index, ahead: int) -> None:
     byte, address = nest.emitter.fresh("byte"), Nest(nest.emitter, 0)
     code = address.at(op.operands[0], tuple(At(at.code, 0) for at in (*index[:last], start))).code
     fetch = f"__builtin_prefetch((const char *)({code}) + {byte}, 0, 3);"
-    lines += ["{", *address.levels[0], f"for (int {byte} = {ahead}; {byte} < {ahead + length}; {byte} += 64) {fetch}", "}"]
+    lines += [
+        "{",
+        *address.levels[0],
+        f"for (int {byte} = {ahead}; {byte} < {ahead + length}; {byte} += 64) {fetch}",
+        "}",
+    ]
 
 
 RULES: dict[str, Rule] = {

@@ -116,7 +116,9 @@ def beside_burner(code: str) -> str:
         try:
     """
     body = textwrap.indent(textwrap.dedent(code), "            ")
-    return alone(textwrap.dedent(setup) + textwrap.indent(textwrap.dedent(body), "    ") + "\nfinally:\n    burner.kill()")
+    return alone(
+        textwrap.dedent(setup) + textwrap.indent(textwrap.dedent(body), "    ") + "\nfinally:\n    burner.kill()"
+    )
 
 
 @needs_two

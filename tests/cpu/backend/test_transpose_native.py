@@ -40,7 +40,14 @@ def test_every_size(isa: str, rows: int) -> None:
             target = np.full((columns, to), 0xABCDEF01, dtype=np.uint32)
             run = native(isa).run
             at = ctypes.c_void_p
-            run(rows, columns, at(raw.ctypes.data + shift), ctypes.c_long(pitch), at(target.ctypes.data), ctypes.c_long(to))
+            run(
+                rows,
+                columns,
+                at(raw.ctypes.data + shift),
+                ctypes.c_long(pitch),
+                at(target.ctypes.data),
+                ctypes.c_long(to),
+            )
             source = np.stack(
                 [raw[shift + r * pitch : shift + r * pitch + 4 * columns].view(np.uint32) for r in range(rows)]
             )

@@ -1,4 +1,4 @@
-"""Pointers of `offsets % n` and of tables, advanced in a loop: induction from stored offsets (analysis/induction.py)."""
+"""Pointers of `offsets % n` and of tables, advanced in a loop: inductions from stored offsets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def matmul(
     p_a = a + (o_m[:, None] * s_am + o_k[None, :] * s_ak)
     p_b = b + (o_k[:, None] * s_bk + o_n[None, :] * s_bn)
     acc = tl.zeros((BM, BN), tl.float32)
-    for k in range(0, tl.cdiv(K, BK)):
+    for k in range(tl.cdiv(K, BK)):
         b_a = tl.load(p_a, mask=o_k[None, :] < K - k * BK, other=0.0)
         b_b = tl.load(p_b, mask=o_k[:, None] < K - k * BK, other=0.0)
         acc = tl.dot(b_a, b_b, acc)
@@ -91,7 +91,11 @@ def test_offsets_that_wrap_at_any_place(start: int) -> None:
 
 
 def test_rows_of_a_table() -> None:
-    x, table, y = torch.randint(-9, 9, (50, 96)).float(), torch.randint(0, 50, (16,), dtype=torch.int32), torch.empty(16)
+    x, table, y = (
+        torch.randint(-9, 9, (50, 96)).float(),
+        torch.randint(0, 50, (16,), dtype=torch.int32),
+        torch.empty(16),
+    )
     compiled = gather_rows[(1,)](x, table, y, 96, B=16, BD=32)
     assert torch.equal(y, x[table.long()].sum(1))
     assert "float* p" not in compiled.asm["c"].replace("float* const", ""), "no array of pointers"
