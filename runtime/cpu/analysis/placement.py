@@ -13,7 +13,7 @@ from ..ttir.ir import Function, Op, Value, words
 from .affine import Strides, constant_int, uniform
 from .effects import WRITES, Effects
 from .induction import find_inductions, is_index_arithmetic
-from .liveness import accumulates_in_place, dies_at, find_updates
+from .liveness import accumulates_in_place, dies_at, find_updates, inherited
 from .masks import Corners
 from .panel import find_panels
 from .stream import find_streams
@@ -100,6 +100,13 @@ class Placement:
     def takes_over(self, value: Value, op: Op) -> bool:
         """May `op` (a loop) reuse the array of `value`, its initial value?"""
         return value not in self.anchors and self.place[value] is Place.ARRAY and dies_at(value, op, self._roots_of_use)
+
+    def inherits(self, value: Value) -> Value | None:
+        """A stored tensor that dies where `value` is computed element by element: its array may hold `value`."""
+        if self.keep_loads or not self._is_elementwise(value.op):
+            return None
+        arrays = {v for v in self.stored - self.anchors if v not in self.updates and self.place[v] is Place.ARRAY}
+        return inherited(value, arrays, self._is_elementwise, self._roots_of_use)
 
     # ---- decisions
 

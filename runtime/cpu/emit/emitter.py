@@ -170,9 +170,7 @@ class Emitter:
             return
         convert = as_type is not None and as_type != value.type.elem
         if not convert and value.defining in ARRAY_FUNCTIONS and value.type.elem == "f32":
-            self.include("arrays.h")
-            self.materialise(value.op.operands[0], target)
-            self.write(f"{ARRAY_FUNCTIONS[value.defining]}({target}, {value.type.numel});")
+            self._whole_array(ARRAY_FUNCTIONS[value.defining], value.op.operands[0], target)
             return
 
         def build(nest: Nest, index: Index) -> None:
@@ -181,6 +179,19 @@ class Emitter:
             nest.levels[-1].append(f"{target}[{flat(shape, index)}] = {code};")
 
         self.loop_nest(shape, build, self.innermost(value))
+
+    def _whole_array(self, function: str, argument: Value, target: str) -> None:
+        """target = function(argument). The difference of an array and a scalar is computed on the way."""
+        self.include("arrays.h")
+        source, shift = target, "0.0f"
+        if self.place[argument] is Place.INLINE and argument.defining == "arith.subf":
+            left, right = argument.op.operands
+            scalar = uniform(right)
+            if self.place[left] is Place.ARRAY and scalar is not None and self.place[scalar] is Place.SCALAR:
+                source, shift = self.names[left], self.names[scalar]
+        if source == target and shift == "0.0f":
+            self.materialise(argument, target)
+        self.write(f"{function}({target}, {source}, {shift}, {argument.type.numel});")
 
     def copy(self, target: str, source: str, value: Value) -> None:
         """Copy an array of the type of `value`."""
@@ -270,8 +281,8 @@ class Emitter:
                 self.scalar_result(op, result)
 
     def store_inline(self, value: Value) -> None:
-        carried = self.placement.updates.get(value)
-        name = self.names[carried] if carried is not None else self.array_of(value)
+        predecessor = self.placement.updates.get(value) or self.placement.inherits(value)
+        name = self.names[predecessor] if predecessor is not None else self.array_of(value)
         self.materialise(value, name)
         self.names[value], self.place[value] = name, Place.ARRAY
 

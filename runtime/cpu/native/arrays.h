@@ -1,4 +1,4 @@
-/* exp and exp2 of whole arrays in place, with the bits of the scalar functions of transcendental.h.
+/* exp and exp2 of whole arrays, with the bits of the scalar functions of transcendental.h.
  *
  * The vector code differs from what gcc makes of those in one operation: vscalefps multiplies by 2^n with one rounding, as
  * two multiplications do of which the first is exact. */
@@ -45,19 +45,21 @@ CP_INLINE __m512 cp_exp_f32x16(__m512 x) {
 /* Two vectors at a time: their chains of dependent operations overlap. */
 #define CP_ARRAY_LOOP(NAME) \
   for (; i + 32 <= count; i += 32) { \
-    __m512 a = NAME##x16(_mm512_loadu_ps(x + i)), b = NAME##x16(_mm512_loadu_ps(x + i + 16)); \
-    _mm512_storeu_ps(x + i, a); \
-    _mm512_storeu_ps(x + i + 16, b); \
+    __m512 a = NAME##x16(_mm512_sub_ps(_mm512_loadu_ps(x + i), cp_set(shift))); \
+    __m512 b = NAME##x16(_mm512_sub_ps(_mm512_loadu_ps(x + i + 16), cp_set(shift))); \
+    _mm512_storeu_ps(y + i, a); \
+    _mm512_storeu_ps(y + i + 16, b); \
   }
 #else
 #define CP_ARRAY_LOOP(NAME)
 #endif
 
+/* y[i] = NAME(x[i] - shift); y may be x. x - 0.0f is x, a NaN and the sign of a zero included. */
 #define CP_ARRAY(NAME) \
-  static __attribute__((unused, noinline)) void NAME##_array(float *x, int count) { \
+  static __attribute__((unused, noinline)) void NAME##_array(float *y, const float *x, float shift, int count) { \
     int i = 0; \
     CP_ARRAY_LOOP(NAME) \
-    for (; i < count; i++) x[i] = NAME(x[i]); \
+    for (; i < count; i++) y[i] = NAME(x[i] - shift); \
   }
 CP_ARRAY(cp_exp_f32)
 CP_ARRAY(cp_exp2_f32)

@@ -13,8 +13,8 @@ from runtime.cpu import pool, toolchain
 
 SOURCE = """
 #include "arrays.h"
-void exp_array(float *x, int n) { cp_exp_f32_array(x, n); }
-void exp2_array(float *x, int n) { cp_exp2_f32_array(x, n); }
+void exp_array(float *x, int n) { cp_exp_f32_array(x, x, 0.0f, n); }
+void exp2_array(float *x, int n) { cp_exp2_f32_array(x, x, 0.0f, n); }
 #define ONE_BY_ONE(NAME, FUNCTION) \\
   __attribute__((optimize("no-tree-vectorize"))) void NAME(float *x, int n) { \\
     for (int i = 0; i < n; i++) x[i] = FUNCTION(x[i]); \\
