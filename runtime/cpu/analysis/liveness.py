@@ -70,8 +70,8 @@ def dies_at(value: Value, op: Op, roots: Roots) -> bool:
 
 
 def inherited(value: Value, stored: set[Value], elementwise: Callable[[Op], bool], roots: Roots) -> Value | None:
-    """A stored tensor in whose array `value` may be stored: of its type, read for the last time where `value` is computed,
-    and there only at the element that is written."""
+    """A stored tensor in whose array `value` may be stored: of its type, read for the last time where `value` is
+    computed, and there only at the element that is written."""
     for leaf in _leaves(value.op, stored, elementwise):
         if (
             leaf.type == value.type
