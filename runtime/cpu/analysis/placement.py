@@ -54,6 +54,7 @@ class Placement:
         self.inductions = find_inductions(function)
         self.effects = Effects(function)
         self.strides = Strides({value: ind.initial for value, ind in self.inductions.items()})
+        self.strides_unwrapped = Strides({v: ind.initial for v, ind in self.inductions.items()}, unwrapped=True)
         self.corners = Corners(self.inductions)
         ops = list(function.walk())
         self.panels = find_panels([op for op in ops if op.name == "tt.dot"], self.strides, self.effects)

@@ -111,7 +111,7 @@ def _dot_bf16(e: Emitter, op: Op, target: str) -> None:
     left, right, _ = op.operands
     (rows, depth), columns = left.type.dims, right.type.dims[1]
     padded = max(columns, COLUMN_MULTIPLE)
-    a, lda = _left(e, left, rows, depth)
+    a, lda = _left(e, op, rows, depth)
     panel, stride = _panel(e, op, depth, columns, padded)
     pairs = (depth + 1) // 2
     if padded == columns:
@@ -128,14 +128,48 @@ def _dot_bf16(e: Emitter, op: Op, target: str) -> None:
     )
 
 
-def _left(e: Emitter, left: Value, rows: int, depth: int) -> tuple[str, int]:
+def _left(e: Emitter, op: Op, rows: int, depth: int) -> tuple[str, int | str]:
     """Array of the left operand as rows of whole k pairs, and its row stride."""
+    left = op.operands[0]
     if depth > 1:
-        return e.stored(left), depth
+        return _left_in_place(e, op, depth) or (e.stored(left), depth)
     single, name, i = e.stored(left), e.array("bf16", 2 * rows), e.fresh("i")
     with e.scope(f"for (int {i} = 0; {i} < {rows}; {i}++)"):
         e.write(f"{name}[2 * {i}] = {single}[{i}];", f"{name}[2 * {i} + 1] = 0;")
     return name, 2
+
+
+#: A row stride whose multiples by the rows of a tile fit an int.
+_LARGEST_STRIDE = 1 << 20
+
+
+def _left_in_place(e: Emitter, op: Op, depth: int) -> tuple[str, str] | None:
+    """Where the left operand lies in memory, if its rows are contiguous there; a copy where masks or remainders say no."""
+    left = op.operands[0]
+    if e.checks or depth % 2 or left.defining != "tt.load" or e.place[left] is not Place.INLINE:
+        return None
+    pointers, *mask = left.op.operands
+    row, column = (e.placement.strides_unwrapped.of(pointers, d) for d in range(2))
+    general, anywhere = Nest(e, 0), (At("0", 0), At("0", 0))
+    general.at(left, anywhere)
+    fast = Nest(e, 0, frozenset(general.corners), unwrapped=frozenset(general.wraps))
+    if column != 1 or row is None or (mask and fast.mask(mask[0], anywhere) is not None):
+        return None
+    name, stride, start, second = (e.fresh(prefix) for prefix in ("left", "stride", "start", "row"))
+    e.declare(f"const uint16_t *{name}; int {stride};")
+    statements, condition = e.assumptions(general)
+    base, next_row = fast.at(pointers, (ZERO, ZERO)).code, fast.at(pointers, (At("1", 0), ZERO)).code
+    e.write("{", *statements, *fast.levels[0], f"const uint16_t *const {start} = {base};")
+    e.write(f"int64_t const {second} = {next_row} - {start};")
+    fits = f"{second} < {_LARGEST_STRIDE} & {second} > -{_LARGEST_STRIDE}"
+    copy = e.array("bf16", left.type.numel)
+    with e.scope(f"if (cp_likely({condition} & {fits}))"):
+        e.write(f"{name} = {start}; {stride} = (int){second};")
+    with e.scope("else"):
+        e.materialise(left, copy)
+        e.write(f"{name} = {copy}; {stride} = {depth};")
+    e.write("}")
+    return name, stride
 
 
 def _panel(e: Emitter, op: Op, depth: int, columns: int, padded: int) -> tuple[str, str]:

@@ -211,12 +211,17 @@ class Emitter:
             self.write("{", *slow, "}")
             return
         slow = (split(general) if split is not None else None) or slow
+        statements, condition = self.assumptions(general)
+        fast = build(Nest(self, depth, frozenset(general.corners), unwrapped=frozenset(general.wraps)))
+        self.write("{", *statements, f"if (cp_likely({condition})) {{")
+        self.write(*fast, "} else {", *slow, "}", "}")
+
+    def assumptions(self, general: Nest) -> tuple[list[str], str]:
+        """Statements and a C condition: do all corners and remainders that a nest came across allow to assume them?"""
         test = Nest(self, 0)
         conditions = [self._corner(test, value) for value in general.corners]
         conditions += [self._same_quotient(test, value) for value in general.wraps]
-        fast = build(Nest(self, depth, frozenset(general.corners), unwrapped=frozenset(general.wraps)))
-        self.write("{", *test.levels[0], f"if (cp_likely({' & '.join(conditions)})) {{")
-        self.write(*fast, "} else {", *slow, "}", "}")
+        return test.levels[0], " & ".join(conditions) or "1"
 
     def _corner(self, nest: Nest, comparison: Value) -> str:
         last = self.placement.corners.deciding(comparison) == "last"

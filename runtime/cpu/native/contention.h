@@ -18,6 +18,7 @@
 #define CP_GAP_NS 1000000          /* the caller looks whether it was kept waiting after a gap of this length */
 #define CP_FIRST_REST_NS 50000000  /* how long a worker rests; doubled as long as its core stays wanted */
 #define CP_LAST_REST_NS 200000000
+#define CP_AGAIN_NS 30000000 /* waits of the caller closer to each other than this have one cause */
 #define CP_STAY_NS 20000000 /* the caller changes cores at most this often */
 
 static int64_t now_ns(void) {

@@ -335,10 +335,16 @@ static void start_workers(void) {
   }
 }
 
-/* Leave a core that somebody else keeps the caller waiting for, if a worker found another one free, and keep workers off
- * the one it runs on. */
+/* Leave a core that somebody else keeps the caller waiting for, if a worker found another one free or it happens again
+ * soon, and keep workers off the one it runs on. */
 static void choose_cores(void) {
-  if (cp_kept_waiting() && atomic_load_explicit(&resting, memory_order_relaxed) < started_workers) cp_change_core();
+  static int64_t kept_waiting_at;
+  if (cp_kept_waiting()) {
+    int64_t now = now_ns(), before = kept_waiting_at;
+    kept_waiting_at = now;
+    bool others_wanted = atomic_load_explicit(&resting, memory_order_relaxed) >= started_workers;
+    if (!others_wanted || now - before < CP_AGAIN_NS) cp_change_core();
+  }
   int here = sched_getcpu();
   if (here < 0 || atomic_load_explicit(&kept_off, memory_order_relaxed) == here) return;
   atomic_store(&kept_off, here);

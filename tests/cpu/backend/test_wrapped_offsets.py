@@ -99,3 +99,37 @@ def test_rows_of_a_table() -> None:
     compiled = gather_rows[(1,)](x, table, y, 96, B=16, BD=32)
     assert torch.equal(y, x[table.long()].sum(1))
     assert "float* p" not in compiled.asm["c"].replace("float* const", ""), "no array of pointers"
+
+
+@triton.jit
+def overwrite_then_multiply(a, b, c, B: tl.constexpr, OVERWRITE: tl.constexpr):
+    o = tl.arange(0, B)
+    p = o[:, None] * B + o[None, :]
+    left, right = tl.load(a + p), tl.load(b + p)
+    if OVERWRITE:
+        tl.store(a + p, tl.zeros((B, B), tl.bfloat16))
+    tl.store(c + p, tl.dot(left, right))
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_left_operand_is_read_where_it_lies_unless_that_changes(overwrite: bool) -> None:
+    a, b = (torch.randint(-8, 9, (32, 32)).bfloat16() for _ in range(2))
+    expected, c = a.float() @ b.float(), torch.empty(32, 32)
+    compiled = overwrite_then_multiply[(1,)](a, b, c, B=32, OVERWRITE=overwrite)
+    assert torch.equal(c, expected)
+    assert ("const uint16_t *left" in compiled.asm["c"]) is not overwrite
+
+
+@triton.jit
+def one_row(x, w, y, K: tl.constexpr, N: tl.constexpr):
+    b_x = tl.load(x + tl.arange(0, K))[None, :]
+    b_w = tl.load(w + tl.arange(0, K)[:, None] * N + tl.arange(0, N)[None, :])
+    tl.store(y + tl.arange(0, N)[None, :], tl.dot(b_x, b_w))
+
+
+@pytest.mark.parametrize("k", [1, 2, 64])
+def test_one_row_at_the_end_of_memory(k: int) -> None:
+    """Nothing after the row is touched, though the distance to a second row is asked for."""
+    x, w, y = torch.randint(-8, 9, (k,)).bfloat16(), torch.randint(-8, 9, (k, 32)).bfloat16(), torch.empty(1, 32)
+    one_row[(1,)](x, w, y, K=k, N=32)
+    assert torch.equal(y, x.float()[None] @ w.float())
