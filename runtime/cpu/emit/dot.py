@@ -144,7 +144,7 @@ _LARGEST_STRIDE = 1 << 20
 
 
 def _left_in_place(e: Emitter, op: Op, depth: int) -> tuple[str, str] | None:
-    """Where the left operand lies in memory, if its rows are contiguous there; a copy where masks or remainders say no."""
+    """Where the left operand lies in memory, if its rows are contiguous; a copy if masks or remainders say no."""
     left = op.operands[0]
     if e.checks or depth % 2 or left.defining != "tt.load" or e.place[left] is not Place.INLINE:
         return None
