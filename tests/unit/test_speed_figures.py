@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+
 from benchmarks.cpu_backend import measure
 from benchmarks.cpu_backend.measure import Contest, Figure, burst
 
