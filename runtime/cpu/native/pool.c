@@ -296,7 +296,8 @@ static uint32_t latest_generation(void) {
 static void *worker(void *argument) {
   uint32_t self = (uint32_t)(uintptr_t)argument, seen = latest_generation(), offered = ticks_now();
   cp_rest rest = {0};
-  atomic_store(&worker_ids[self], (int)syscall(SYS_gettid));
+  int id = (int)syscall(SYS_gettid);
+  atomic_store(&worker_ids[self], id);
   atomic_store(&kept_off, -1);
   while ((int)self < atomic_load_explicit(&wanted_threads, memory_order_relaxed)) {
     launch_copy l;
@@ -315,7 +316,7 @@ static void *worker(void *argument) {
       seen = latest_generation();
     }
   }
-  atomic_store(&worker_ids[self], 0);
+  atomic_compare_exchange_strong(&worker_ids[self], &id, 0); /* a younger worker may have this index now */
   return NULL;
 }
 
