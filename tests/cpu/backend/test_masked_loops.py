@@ -103,4 +103,32 @@ def test_a_mask_over_rows_that_follow_each_other(n: int) -> None:
 def test_the_loop_is_really_cut() -> None:
     x, y = torch.randn(400), torch.empty(400)
     compiled = shift[(1,)](x, y, 100, 0, kind="<", BLOCK=BLOCK)
-    assert "int64_t count" in compiled.asm["c"]
+    assert "cp_reach(" in compiled.asm["c"]
+
+
+@triton.jit
+def far(x, y, low, high, inclusive: tl.constexpr, B: tl.constexpr):
+    """Marks which of the numbers low, low + 1, .. are below high, in 64 bits."""
+    o = tl.arange(0, B)
+    number = low + o.to(tl.int64)
+    m = number <= high if inclusive else number < high
+    tl.store(y + o, tl.load(x + o, mask=m, other=0), mask=o >= 0)
+
+
+@pytest.mark.parametrize("inclusive", [False, True])
+def test_bounds_at_the_ends_of_64_bits(inclusive: bool) -> None:
+    top, bottom = 2**63 - 1, -(2**63)
+    x = torch.ones(BLOCK, dtype=torch.int32)
+    for low, high in [
+        (0, top),
+        (bottom, top),
+        (bottom, bottom),
+        (bottom, 0),
+        (bottom, bottom + 40),
+        (top - BLOCK, top),
+    ]:
+        y = torch.full((BLOCK,), -1, dtype=torch.int32)
+        far[(1,)](x, y, low, high, inclusive=inclusive, B=BLOCK)
+        numbers = [low + k for k in range(BLOCK)]
+        expected = [int(n <= high if inclusive else n < high) for n in numbers]
+        assert y.tolist() == expected, (low, high)
