@@ -26,7 +26,7 @@ GCC_FLAGS = ("-fno-loop-unroll-and-jam", "-fno-tree-loop-distribute-patterns")
 #: Ends every shared object made here, before the sha256 of all that precedes it. Loaders ignore what follows an ELF.
 SEAL = b"cp-seal1"
 SEAL_BYTES = len(SEAL) + hashlib.sha256().digest_size
-LIBRARY_FLAGS = ("-O2", "-std=gnu11", "-fPIC", "-shared", "-pthread")
+LIBRARY_FLAGS = ("-O2", "-D_GNU_SOURCE", "-std=gnu11", "-fPIC", "-shared", "-pthread")
 
 _ISA_FLAGS = {
     "native": ["-march=native"],

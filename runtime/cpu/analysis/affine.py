@@ -49,10 +49,12 @@ def uniform(value: Value) -> Value | None:
 
 
 class Strides:
-    """Difference between neighbours along one dimension. `inits` maps induction values to their initial tensors."""
+    """Difference between neighbours along one dimension. `inits` maps induction values to their initial tensors.
 
-    def __init__(self, inits: Mapping[Value, Value]) -> None:
-        self._inits = inits
+    `unwrapped`: what holds where remainders do not wrap (`Placement.wraps`)."""
+
+    def __init__(self, inits: Mapping[Value, Value], unwrapped: bool = False) -> None:
+        self._inits, self._unwrapped = inits, unwrapped
         self._memo: dict[tuple[Value, int], Stride] = {}
 
     def of(self, value: Value, dim: int) -> Stride:
@@ -114,6 +116,9 @@ class Strides:
 
     def _arith_extsi(self, value: Value, operands: list[Value], dim: int) -> Stride:
         return self.of(operands[0], dim)
+
+    def _arith_remsi(self, value: Value, operands: list[Value], dim: int) -> Stride:
+        return self.of(operands[0], dim) if self._unwrapped else None
 
     def _arith_muli(self, value: Value, operands: list[Value], dim: int) -> Stride:
         strides = [self.of(operand, dim) for operand in operands]

@@ -69,6 +69,50 @@ def dies_at(value: Value, op: Op, roots: Roots) -> bool:
     return True
 
 
+def inherited(value: Value, stored: set[Value], elementwise: Callable[[Op], bool], roots: Roots) -> Value | None:
+    """A stored tensor in whose array `value` may be stored: of its type, read for the last time where `value` is
+    computed, and there only at the element that is written."""
+    for leaf in _leaves(value.op, stored, elementwise):
+        if (
+            leaf.type == value.type
+            and leaf.op.block is value.op.block
+            and _last_read_by(leaf, value.op, elementwise, roots)
+        ):
+            return leaf
+    return None
+
+
+def _leaves(op: Op, stored: set[Value], elementwise: Callable[[Op], bool]) -> list[Value]:
+    """Stored tensors that `op` reads directly or through elementwise operations."""
+    found: list[Value] = []
+    for operand in op.operands:
+        if operand in stored:
+            found.append(operand)
+        elif operand.op is not None and elementwise(operand.op):
+            found += _leaves(operand.op, stored, elementwise)
+    return found
+
+
+def _last_read_by(leaf: Value, op: Op, elementwise: Callable[[Op], bool], roots: Roots) -> bool:
+    for user, k in leaf.uses:
+        found = roots(user, k) or ()
+        if op in found and not _leads_to(user, op, elementwise, roots):
+            return False
+        ancestors = [_ancestor_in(op.block, root) for root in found if root is not op]
+        if any(ancestor is None or ancestor.position >= op.position for ancestor in ancestors):
+            return False
+    return True
+
+
+def _leads_to(user: Op, op: Op, elementwise: Callable[[Op], bool], roots: Roots) -> bool:
+    """Do all ways from `user` to `op` consist of elementwise operations?"""
+    if user is op:
+        return True
+    if not elementwise(user):
+        return False
+    return all(_leads_to(u, op, elementwise, roots) for u, k in user.result.uses if op in (roots(u, k) or ()))
+
+
 def _ancestor_in(block: Block, op: Op) -> Op | None:
     while op.block is not block:
         if op.block.parent is None:

@@ -23,9 +23,9 @@ class Corners:
         predicate = comparison.op.attrs["words"][0]
         left, right = comparison.op.operands
         less, greater = predicate in ("slt", "sle"), predicate in ("sgt", "sge")
-        if self._grows(left) and uniform(right) is not None:
+        if self.grows(left) and uniform(right) is not None:
             return "last" if less else ("first" if greater else None)
-        if self._grows(right) and uniform(left) is not None:
+        if self.grows(right) and uniform(left) is not None:
             return "last" if greater else ("first" if less else None)
         return None
 
@@ -59,7 +59,7 @@ class Corners:
                 return parts[0] * parts[1]
         return None
 
-    def _grows(self, value: Value) -> bool:
+    def grows(self, value: Value) -> bool:
         """Monotone, not falling along any dimension."""
         if value not in self._memo:
             self._memo[value] = self._compute(value)
@@ -69,7 +69,7 @@ class Corners:
         if not value.type.is_tensor:
             return True
         if value in self._inductions:
-            return self._grows(self._inductions[value].initial)
+            return self.grows(self._inductions[value].initial)
         if value.op is None:
             return False
         operands = value.op.operands
@@ -77,11 +77,11 @@ class Corners:
             case "tt.make_range" | "arith.constant" | "tt.splat":
                 return True
             case "tt.broadcast" | "tt.expand_dims" | "arith.extsi":
-                return self._grows(operands[0])
+                return self.grows(operands[0])
             case "arith.addi":
-                return all(map(self._grows, operands))
+                return all(map(self.grows, operands))
             case "arith.subi":
-                return self._grows(operands[0]) and uniform(operands[1]) is not None
+                return self.grows(operands[0]) and uniform(operands[1]) is not None
             case "arith.muli":
-                return any(self._grows(a) and (constant_int(b) or -1) > 0 for a, b in (operands, operands[::-1]))
+                return any(self.grows(a) and (constant_int(b) or -1) > 0 for a, b in (operands, operands[::-1]))
         return False

@@ -10,12 +10,13 @@ from __future__ import annotations
 from enum import Enum, auto
 
 from ..ttir.ir import Function, Op, Value, words
-from .affine import Strides, constant_int
+from .affine import Strides, constant_int, uniform
 from .effects import WRITES, Effects
-from .induction import find_inductions
-from .liveness import accumulates_in_place, dies_at, find_updates
+from .induction import find_inductions, is_index_arithmetic
+from .liveness import accumulates_in_place, dies_at, find_updates, inherited
 from .masks import Corners
 from .panel import find_panels
+from .stream import find_streams
 
 
 class Place(Enum):
@@ -53,13 +54,16 @@ class Placement:
         self.inductions = find_inductions(function)
         self.effects = Effects(function)
         self.strides = Strides({value: ind.initial for value, ind in self.inductions.items()})
+        self.strides_unwrapped = Strides({v: ind.initial for v, ind in self.inductions.items()}, unwrapped=True)
         self.corners = Corners(self.inductions)
         ops = list(function.walk())
         self.panels = find_panels([op for op in ops if op.name == "tt.dot"], self.strides, self.effects)
         self.addresses = set() if keep_loads else address_values(ops)
+        self.prefetch = {} if keep_loads else find_streams(ops, self.strides)
         self.place = self._initial_places(ops)
         self.updates = find_updates(function, self._is_elementwise)
-        self.stored: set[Value] = set()
+        self.anchors = {anchor for induction in self.inductions.values() for anchor in induction.anchors}
+        self.stored: set[Value] = set(self.anchors)
         #: Updates that the one reduction reading them performs in its own loop nest.
         self.fused_updates: dict[Value, Op] = {}
         self._roots: dict[Value, frozenset[Op]] = {}
@@ -87,9 +91,23 @@ class Placement:
         inline = not op.regions and op.name not in ROOTS and op.name not in SHAPE_OPS and op.name != "tt.load"
         return inline and len(op.results) == 1 and self.place[op.result] is Place.INLINE
 
+    def wraps(self, value: Value) -> bool:
+        """`offsets % n` of growing offsets: a subtraction unless a multiple of n lies among them."""
+        if value.defining not in ("arith.remsi", "arith.remui") or not value.type.is_tensor:
+            return False
+        left, right = value.op.operands
+        return uniform(right) is not None and self.corners.grows(left) and is_index_arithmetic(left)
+
     def takes_over(self, value: Value, op: Op) -> bool:
         """May `op` (a loop) reuse the array of `value`, its initial value?"""
-        return self.place[value] is Place.ARRAY and dies_at(value, op, self._roots_of_use)
+        return value not in self.anchors and self.place[value] is Place.ARRAY and dies_at(value, op, self._roots_of_use)
+
+    def inherits(self, value: Value) -> Value | None:
+        """A stored tensor that dies where `value` is computed element by element: its array may hold `value`."""
+        if self.keep_loads or not self._is_elementwise(value.op):
+            return None
+        arrays = {v for v in self.stored - self.anchors if v not in self.updates and self.place[v] is Place.ARRAY}
+        return inherited(value, arrays, self._is_elementwise, self._roots_of_use)
 
     # ---- decisions
 
@@ -102,6 +120,8 @@ class Placement:
                 self.fused_updates[value] = reduction
             else:
                 self.stored.add(value)
+            return
+        if value in self.anchors:
             return
         if op.name == "tt.load" and self.keep_loads:
             self.stored.add(value)

@@ -8,7 +8,7 @@ from ..analysis.liveness import accumulates_in_place
 from ..analysis.placement import Place
 from ..ttir.ir import Op, Value
 from .emitter import Emitter, emits
-from .nest import ZERO, At, Nest
+from .nest import ZERO, At, Index, Nest, flat
 
 COLUMN_MULTIPLE = 16
 
@@ -52,7 +52,7 @@ def _dot_any(e: Emitter, op: Op, target: str, elem: str = "") -> None:
     left, right, _ = op.operands
     rows, depth = left.type.dims[-2:]
     columns, elem = right.type.dims[-1], elem or op.result.type.elem
-    a, b = _converted(e, left, elem), _converted(e, right, elem)
+    a, b = _converted(e, left, elem), _right(e, right, elem)
     for batch in range(left.type.numel // (rows * depth)):
         args = f"{a} + {batch * rows * depth}, {b} + {batch * depth * columns}, {target} + {batch * rows * columns}"
         e.write(f"cp_dot_{elem}({rows}, {columns}, {depth}, {args});")
@@ -66,11 +66,52 @@ def _converted(e: Emitter, operand: Value, elem: str) -> str:
     return name
 
 
+def _right(e: Emitter, right: Value, elem: str) -> str:
+    """Array of the right operand [K, N], row-major. Columns contiguous in memory are read so, then transposed."""
+    if not (elem == right.type.elem == "f32" and _columns_contiguous(e, right)):
+        return _converted(e, right, elem)
+    depth, columns = right.type.dims
+    name = e.array(elem, right.type.numel)
+    e.write(f"cp_transpose_words({columns}, {depth}, {_column_by_column(e, right)}, {4 * depth}, {name}, {columns});")
+    return name
+
+
+def _columns_contiguous(e: Emitter, right: Value) -> bool:
+    return len(right.type.dims) == 2 and min(right.type.dims) > 1 and e.innermost(right) == 0
+
+
+def _column_by_column(e: Emitter, right: Value) -> str:
+    """Array [N, K] of the right operand: the array or load it is a transposed view of, or a copy."""
+    if right.defining == "tt.trans" and e.place[right] is Place.INLINE:
+        return e.stored(right.op.operands[0])
+    depth, columns = right.type.dims
+    name = e.array(right.type.elem, right.type.numel)
+
+    def build(nest: Nest, index: Index) -> None:
+        nest.levels[-1].append(f"{name}[{flat((columns, depth), index)}] = {nest.at(right, index[::-1]).code};")
+
+    e.loop_nest((columns, depth), build)
+    return name
+
+
+def _pack_rows(e: Emitter, right: Value, packed: str) -> None:
+    """packed[k / 2][n][k % 2] = right[k, n]; K is even."""
+    depth, columns = right.type.dims
+
+    def build(nest: Nest, index: Index) -> None:
+        pair = index[0]
+        low, high = (nest.at(right, (At(f"(2 * {pair.code} + {k})", pair.level), index[1])).code for k in range(2))
+        position = flat((depth // 2, columns), index)
+        nest.levels[-1].append(f"((uint32_t *){packed})[{position}] = (uint32_t){low} | (uint32_t){high} << 16;")
+
+    e.loop_nest((depth // 2, columns), build)
+
+
 def _dot_bf16(e: Emitter, op: Op, target: str) -> None:
     left, right, _ = op.operands
     (rows, depth), columns = left.type.dims, right.type.dims[1]
     padded = max(columns, COLUMN_MULTIPLE)
-    a, lda = _left(e, left, rows, depth)
+    a, lda = _left(e, op, rows, depth)
     panel, stride = _panel(e, op, depth, columns, padded)
     pairs = (depth + 1) // 2
     if padded == columns:
@@ -87,14 +128,48 @@ def _dot_bf16(e: Emitter, op: Op, target: str) -> None:
     )
 
 
-def _left(e: Emitter, left: Value, rows: int, depth: int) -> tuple[str, int]:
+def _left(e: Emitter, op: Op, rows: int, depth: int) -> tuple[str, int | str]:
     """Array of the left operand as rows of whole k pairs, and its row stride."""
+    left = op.operands[0]
     if depth > 1:
-        return e.stored(left), depth
+        return _left_in_place(e, op, depth) or (e.stored(left), depth)
     single, name, i = e.stored(left), e.array("bf16", 2 * rows), e.fresh("i")
     with e.scope(f"for (int {i} = 0; {i} < {rows}; {i}++)"):
         e.write(f"{name}[2 * {i}] = {single}[{i}];", f"{name}[2 * {i} + 1] = 0;")
     return name, 2
+
+
+#: A row stride whose multiples by the rows of a tile fit an int.
+_LARGEST_STRIDE = 1 << 20
+
+
+def _left_in_place(e: Emitter, op: Op, depth: int) -> tuple[str, str] | None:
+    """Where the left operand lies in memory, if its rows are contiguous; a copy if masks or remainders say no."""
+    left = op.operands[0]
+    if e.checks or depth % 2 or left.defining != "tt.load" or e.place[left] is not Place.INLINE:
+        return None
+    pointers, *mask = left.op.operands
+    row, column = (e.placement.strides_unwrapped.of(pointers, d) for d in range(2))
+    general, anywhere = Nest(e, 0), (At("0", 0), At("0", 0))
+    general.at(left, anywhere)
+    fast = Nest(e, 0, frozenset(general.corners), unwrapped=frozenset(general.wraps))
+    if column != 1 or row is None or (mask and fast.mask(mask[0], anywhere) is not None):
+        return None
+    name, stride, start, second = (e.fresh(prefix) for prefix in ("left", "stride", "start", "row"))
+    e.declare(f"const uint16_t *{name}; int {stride};")
+    statements, condition = e.assumptions(general)
+    base, next_row = fast.at(pointers, (ZERO, ZERO)).code, fast.at(pointers, (At("1", 0), ZERO)).code
+    e.write("{", *statements, *fast.levels[0], f"const uint16_t *const {start} = {base};")
+    e.write(f"int64_t const {second} = {next_row} - {start};")
+    fits = f"{second} < {_LARGEST_STRIDE} & {second} > -{_LARGEST_STRIDE}"
+    copy = e.array("bf16", left.type.numel)
+    with e.scope(f"if (cp_likely({condition} & {fits}))"):
+        e.write(f"{name} = {start}; {stride} = (int){second};")
+    with e.scope("else"):
+        e.materialise(left, copy)
+        e.write(f"{name} = {copy}; {stride} = {depth};")
+    e.write("}")
+    return name, stride
 
 
 def _panel(e: Emitter, op: Op, depth: int, columns: int, padded: int) -> tuple[str, str]:
@@ -106,9 +181,14 @@ def _panel(e: Emitter, op: Op, depth: int, columns: int, padded: int) -> tuple[s
         return e.stored(panel.pairs), str(2 * columns)
     right = op.operands[1]
     packed = e.array("bf16", (depth + depth % 2) * padded)
-    transposed = right.defining == "tt.trans" and e.place[right] is Place.INLINE
-    source = e.stored(right.op.operands[0] if transposed else right)
-    e.write(f"cp_pack_panel{'_transposed' if transposed else ''}({depth}, {columns}, {padded}, {source}, {packed});")
+    is_view = right.defining == "tt.trans" and e.place[right] is Place.INLINE
+    sizes = f"{depth}, {columns}, {padded}"
+    if is_view or _columns_contiguous(e, right):
+        e.write(f"cp_pack_panel_transposed({sizes}, {_column_by_column(e, right)}, {packed});")
+    elif depth % 2 == 0 and padded == columns:
+        _pack_rows(e, right, packed)
+    else:
+        e.write(f"cp_pack_panel({sizes}, {e.stored(right)}, {packed});")
     return packed, str(2 * padded)
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from ..analysis.affine import uniform
 from ..analysis.placement import Place, Placement
 from ..errors import LocalMemoryExceeded
 from ..ttir.ir import Block, Function, Op, Value, words
@@ -13,10 +14,14 @@ from .checks import Checks
 from .ctypes import c_type, size_of, widen
 from .elementwise import expression
 from .nest import ZERO, At, Index, Loop, Nest, flat
+from .split import split_loop
 
 #: Arrays live on the stack, up to this size each and in total; others share a per-thread arena.
 STACK_ARRAY_BYTES, STACK_BYTES = 64 << 10, 256 << 10
 ARENA_LIMIT_BYTES = 64 << 20
+
+#: Elementary functions that native/arrays.h evaluates in place.
+ARRAY_FUNCTIONS = {"math.exp": "cp_exp_f32_array", "math.exp2": "cp_exp2_f32_array"}
 
 #: `%row_3` and `%row` were both called row.
 _SOURCE_NAME = re.compile(r"%([A-Za-z][A-Za-z0-9_]*?)(?:_\d+)?(?:#\d+)?")
@@ -164,6 +169,9 @@ class Emitter:
             self.copy(target, self.names[value], value)
             return
         convert = as_type is not None and as_type != value.type.elem
+        if not convert and value.defining in ARRAY_FUNCTIONS and value.type.elem == "f32":
+            self._whole_array(ARRAY_FUNCTIONS[value.defining], value.op.operands[0], target)
+            return
 
         def build(nest: Nest, index: Index) -> None:
             code = nest.at(value, index).code
@@ -172,29 +180,59 @@ class Emitter:
 
         self.loop_nest(shape, build, self.innermost(value))
 
+    def _whole_array(self, function: str, argument: Value, target: str) -> None:
+        """target = function(argument). The difference of an array and a scalar is computed on the way."""
+        self.include("arrays.h")
+        source, shift = target, "0.0f"
+        if self.place[argument] is Place.INLINE and argument.defining == "arith.subf":
+            left, right = argument.op.operands
+            scalar = uniform(right)
+            if self.place[left] is Place.ARRAY and scalar is not None and self.place[scalar] is Place.SCALAR:
+                source, shift = self.names[left], self.names[scalar]
+        if source == target and shift == "0.0f":
+            self.materialise(argument, target)
+        self.write(f"{function}({target}, {source}, {shift}, {argument.type.numel});")
+
     def copy(self, target: str, source: str, value: Value) -> None:
         """Copy an array of the type of `value`."""
         self.write(f"memcpy({target}, {source}, sizeof({c_type(value.type.elem)}) * {value.type.numel});")
 
     # ---- loop nests
 
-    def versioned(self, depth: int, build: Callable[[Nest], list[str]]) -> None:
-        """Write the nest that `build` returns; twice if masks could be dropped when corner elements hold."""
+    def versioned(
+        self, depth: int, build: Callable[[Nest], list[str]], split: Callable[[Nest], list[str] | None] | None = None
+    ) -> None:
+        """Write the nest that `build` returns; twice if masks could be dropped when corner elements hold.
+
+        `split` may return another form of the general version."""
         general = Nest(self, depth)
         slow = build(general)
-        if not general.corners:
+        if not general.corners and not general.wraps:
             self.write("{", *slow, "}")
             return
+        slow = (split(general) if split is not None else None) or slow
+        statements, condition = self.assumptions(general)
+        fast = build(Nest(self, depth, frozenset(general.corners), unwrapped=frozenset(general.wraps)))
+        self.write("{", *statements, f"if (cp_likely({condition})) {{")
+        self.write(*fast, "} else {", *slow, "}", "}")
+
+    def assumptions(self, general: Nest) -> tuple[list[str], str]:
+        """Statements and a C condition: do all corners and remainders that a nest came across allow to assume them?"""
         test = Nest(self, 0)
         conditions = [self._corner(test, value) for value in general.corners]
-        fast = build(Nest(self, depth, frozenset(general.corners)))
-        self.write("{", *test.levels[0], f"if (cp_likely({' & '.join(conditions)})) {{")
-        self.write(*fast, "} else {", *slow, "}", "}")
+        conditions += [self._same_quotient(test, value) for value in general.wraps]
+        return test.levels[0], " & ".join(conditions) or "1"
 
     def _corner(self, nest: Nest, comparison: Value) -> str:
         last = self.placement.corners.deciding(comparison) == "last"
         index = tuple(At(str(size - 1), 0) if last else ZERO for size in comparison.type.dims)
         return nest.at(comparison, index).code
+
+    def _same_quotient(self, nest: Nest, remainder: Value) -> str:
+        offsets, divisor = remainder.op.operands
+        last = tuple(At(str(size - 1), 0) for size in offsets.type.dims)
+        first, final = nest.at(offsets, tuple(ZERO for _ in last)).code, nest.at(offsets, last).code
+        return f"cp_same_quotient({first}, {final}, {nest.at(uniform(divisor), ()).code})"
 
     def loop_nest(
         self, shape: Sequence[int], build: Callable[[Nest, Index], None], innermost: int | None = None
@@ -204,12 +242,13 @@ class Emitter:
         if innermost is not None and order:
             order.append(order.pop(innermost))
 
+        names = [self.fresh("i") for _ in shape]
+
         def text(nest: Nest) -> list[str]:
-            names = [self.fresh("i") for _ in shape]
             build(nest, tuple(At(name, order.index(d) + 1) for d, name in enumerate(names)))
             return nest.loops([Loop(names[d], shape[d]) for d in order])
 
-        self.versioned(len(shape), text)
+        self.versioned(len(shape), text, lambda general: split_loop(general, shape, names, order, build))
 
     def innermost(self, value: Value) -> int | None:
         """Dimension with unit stride of the first load inside `value`; None for the last one."""
@@ -247,8 +286,8 @@ class Emitter:
                 self.scalar_result(op, result)
 
     def store_inline(self, value: Value) -> None:
-        carried = self.placement.updates.get(value)
-        name = self.names[carried] if carried is not None else self.array_of(value)
+        predecessor = self.placement.updates.get(value) or self.placement.inherits(value)
+        name = self.names[predecessor] if predecessor is not None else self.array_of(value)
         self.materialise(value, name)
         self.names[value], self.place[value] = name, Place.ARRAY
 

@@ -6,7 +6,7 @@ from ..ttir.ir import Op
 from .checks import guarded
 from .ctypes import c_type, literal
 from .emitter import Emitter, emits
-from .nest import ZERO, Index, Nest
+from .nest import NEVER, ZERO, Index, Nest
 
 
 @emits("arith.constant", "ub.poison")
@@ -62,8 +62,10 @@ def store(e: Emitter, op: Op) -> None:
         return
 
     def build(nest: Nest, index: Index) -> None:
-        element, address = nest.at(value, index).code, nest.at(pointer, index).code
         allowed = nest.mask(mask, index) if mask else None
+        if allowed is NEVER:
+            return
+        element, address = nest.at(value, index).code, nest.at(pointer, index).code
         condition = f"if ({allowed.code}) " if allowed is not None else ""
         nest.levels[-1].append(condition + guarded(nest, op, index, f"*({address}) = {element};", element))
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..analysis.affine import uniform
 from ..analysis.placement import Place
+from ..analysis.stream import LONG_ROW
 from ..ttir.ir import Op, Value
-from .ctypes import c_type, literal
+from .ctypes import c_type, literal, size_of
 from .elementwise import expression
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ class At(NamedTuple):
 
 
 ZERO = At("0", 0)
+#: A mask that holds nowhere in the nest being built.
+NEVER = At("0", 0)
 Index = tuple[At, ...]
 
 
@@ -33,8 +37,8 @@ class Loop(NamedTuple):
     """`for (int var = low; var < high; var++)`"""
 
     var: str
-    high: int
-    low: int = 0
+    high: int | str
+    low: int | str = 0
 
 
 def flat(shape: Sequence[int], index: Index) -> str:
@@ -52,15 +56,30 @@ def deepest(parts: Iterable[At]) -> int:
 
 
 class Nest:
-    """Statements per loop level. `assumed` comparisons are known to hold; `corners` are those that could be assumed."""
+    """Statements per loop level. `assumed` comparisons are known to hold, `refuted` ones to fail; `corners` are those
+    that could be either."""
 
-    def __init__(self, emitter: Emitter, depth: int, assumed: frozenset[Value] = frozenset()) -> None:
-        self.emitter = emitter
+    def __init__(
+        self,
+        emitter: Emitter,
+        depth: int,
+        assumed: frozenset[Value] = frozenset(),
+        refuted: frozenset[Value] = frozenset(),
+        unwrapped: frozenset[Value] = frozenset(),
+    ) -> None:
+        self.emitter, self.refuted, self.unwrapped = emitter, refuted, unwrapped
         self.levels: list[list[str]] = [[] for _ in range(depth + 1)]
         self.assumed = assumed
         self.corners: list[Value] = []
+        #: Remainders that could be assumed not to wrap.
+        self.wraps: list[Value] = []
+        #: Where each corner's comparison was asked for.
+        self.asked: dict[Value, list[Index]] = {}
         #: Values stored as they are evaluated: updates of carried tensors fused into this nest.
         self.updates: set[Value] = set()
+        #: Of a nest that runs over chunks of rows: where one starts, its elements, and what is done before each.
+        self.chunk: At | None = None
+        self.chunk_lanes, self.chunk_lines = 0, []
         self._memo: dict[tuple, At] = {}
 
     def temporary(self, level: int, ctype: str, code: str, value: Value | None = None) -> At:
@@ -74,6 +93,10 @@ class Nest:
         place = self.emitter.place[value]
         if place is Place.SCALAR:
             return At(self.emitter.names[value], 0)
+        if value in self.unwrapped:
+            return self._unwrapped(value, index)
+        if self.emitter.placement.wraps(value) and value not in self.wraps:
+            self.wraps.append(value)
         if place is Place.ARRAY:
             return At(f"{self.emitter.names[value]}[{flat(value.type.dims, index)}]", deepest(index))
         key = (value, tuple(i.code for i in index))
@@ -97,16 +120,29 @@ class Nest:
             self.levels[deepest(index)].append(f"{carried}[{flat(value.type.dims, index)}] = {result.code};")
         return result
 
+    def _unwrapped(self, value: Value, index: Index) -> At:
+        """An element of a remainder whose quotient is the same for all elements: a difference."""
+        key = (value, "multiple")
+        if key not in self._memo:
+            first = self.at(value.op.operands[0], tuple(ZERO for _ in index)).code
+            divisor = self.at(uniform(value.op.operands[1]), ()).code
+            code = f"{first} - {first} % {divisor}"
+            self._memo[key] = self.temporary(0, c_type(value.type.elem), code)
+        element = self.at(value.op.operands[0], index)
+        return At(f"({element.code} - {self._memo[key].code})", element.level)
+
     # ---- masks
 
     def mask(self, value: Value, index: Index) -> At | None:
-        """A mask element, None when it is known to hold."""
+        """A mask element, None when it is known to hold, NEVER when it is known to fail."""
         if self.emitter.checks:
             return self.at(value, index)
         op = value.op if self.emitter.place[value] is Place.INLINE else None
         match op.name if op else None:
             case "arith.andi":
                 parts = [m for operand in op.operands if (m := self.mask(operand, index)) is not None]
+                if any(part is NEVER for part in parts):
+                    return NEVER
                 return At(" & ".join(f"({p.code})" for p in parts), deepest(parts)) if parts else None
             case "tt.broadcast":
                 return self.mask(op.operands[0], broadcast_index(op, index))
@@ -115,8 +151,12 @@ class Nest:
                 return self.mask(op.operands[0], index[:axis] + index[axis + 1 :])
             case "arith.cmpi" if value in self.assumed or self.emitter.placement.corners.always_holds(value):
                 return None
-            case "arith.cmpi" if self.emitter.placement.corners.deciding(value) and value not in self.corners:
-                self.corners.append(value)
+            case "arith.cmpi" if value in self.refuted:
+                return NEVER
+            case "arith.cmpi" if self.emitter.placement.corners.deciding(value):
+                self.asked.setdefault(value, []).append(index)
+                if value not in self.corners:
+                    self.corners.append(value)
         return self.at(value, index)
 
     # ---- text
@@ -212,6 +252,17 @@ def _join(nest: Nest, op: Op, value: Value, index: Index) -> At:
     return nest.temporary(level, c_type(value.type.elem), f"({index[-1].code} ? {second.code} : {first.code})")
 
 
+def _select(nest: Nest, op: Op, value: Value, index: Index) -> At:
+    """A condition that is decided for the whole nest chooses here."""
+    condition, *sides = op.operands
+    chosen = nest.mask(condition, index if condition.type.is_tensor else ())
+    if chosen is None or chosen is NEVER:
+        return nest.at(sides[chosen is NEVER], index)
+    first, second = (nest.at(side, index) for side in sides)
+    code = expression(op, [chosen.code, first.code, second.code])
+    return nest.temporary(deepest((chosen, first, second)), c_type(value.type.elem), code, value)
+
+
 def _split(nest: Nest, op: Op, value: Value, index: Index) -> At:
     return nest.at(op.operands[0], (*index, At(str(value.index), 0)))
 
@@ -224,10 +275,41 @@ def _load(nest: Nest, op: Op, value: Value, index: Index) -> At:
     if nest.emitter.checks:
         check = nest.emitter.checks.element(nest, op, index, mask)
         nest.levels[check.level].append(f"if ({mask.code}) {check.code}" if mask else check.code)
+    ahead = nest.emitter.placement.prefetch.get(op)
+    if ahead and mask is not NEVER:
+        _prefetch(nest, op, index, ahead)
+    if mask is NEVER:
+        return nest.at(op.operands[2], index) if len(op.operands) > 2 else At(f"(({elem})0)", 0)
     if mask is not None:
         other = nest.at(op.operands[2], index) if len(op.operands) > 2 else At(f"({elem})0", 0)
         level, code = deepest((pointer, mask, other)), f"({mask.code}) ? {code} : {other.code}"
     return nest.temporary(level, elem, code, value)
+
+
+def _prefetch(nest: Nest, op: Op, index: Index, ahead: int) -> None:
+    """Fetch `ahead` bytes beyond what is read next: a row, or a chunk of one if the nest runs over chunks."""
+    level = deepest(index)
+    inner = [d for d, at in enumerate(index) if at.level == level]
+    last = len(index) - 1
+    if level == 0 or inner != [last]:
+        return
+    size = size_of(op.result.type.elem)
+    row = op.result.type.dims[last] * size
+    if nest.chunk is not None:
+        lines, start, length = nest.chunk_lines, nest.chunk, min(nest.chunk_lanes * size, row)
+    elif row < LONG_ROW:
+        lines, start, length = nest.levels[level - 1], ZERO, row
+    else:
+        return
+    byte, address = nest.emitter.fresh("byte"), Nest(nest.emitter, 0)
+    code = address.at(op.operands[0], tuple(At(at.code, 0) for at in (*index[:last], start))).code
+    fetch = f"__builtin_prefetch((const char *)({code}) + {byte}, 0, 3);"
+    lines += [
+        "{",
+        *address.levels[0],
+        f"for (int {byte} = {ahead}; {byte} < {ahead + length}; {byte} += 64) {fetch}",
+        "}",
+    ]
 
 
 RULES: dict[str, Rule] = {
@@ -240,6 +322,7 @@ RULES: dict[str, Rule] = {
     "tt.trans": _trans,
     "tt.reshape": _reshape,
     "tt.join": _join,
+    "arith.select": _select,
     "tt.split": _split,
     "tt.load": _load,
 }

@@ -131,13 +131,14 @@ def _along_lanes(e: Emitter, nest: Nest, op: Op, axis: int) -> list[str]:
     outer_index = tuple(At(name, d + 1) for d, name in enumerate(outer_names))
     tail = tuple(ZERO for _ in shape[axis + 1 :])
     index = (*outer_index, At(f"({chunk} + {lane})", axis + 1), *tail)
+    nest.chunk, nest.chunk_lanes = At(chunk, axis + 1), lanes
     elements = [nest.at(operand, index).code for operand in op.operands]
     body, nest.levels[axis + 1] = nest.levels[axis + 1], []
     acc = _accumulation(e, op, lane, lanes, body, elements)
-    lines = [*acc.declare, f"{{ const int {chunk} = 0;", *acc.first, "}"]
+    lines = [*acc.declare, f"{{ const int {chunk} = 0;", *nest.chunk_lines, *acc.first, "}"]
     if lanes < length:
         lines.append(f"for (int {chunk} = {lanes}; {chunk} < {length}; {chunk} += {lanes}) {{")
-        lines += [*acc.combine, "}"]
+        lines += [*nest.chunk_lines, *acc.combine, "}"]
     lines += [*acc.finish, *_halve(e, op, acc.at_lane, lane, lanes)]
     lines += _store(e, op, (*outer_index, *tail), [a.replace(f"[{lane}]", "[0]") for a in acc.at_lane])
     nest.levels[axis] += lines

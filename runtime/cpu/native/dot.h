@@ -2,6 +2,7 @@
  * multiply-add (integer) per step. */
 #pragma once
 #include "scalar.h"
+#include "transpose.h"
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -24,7 +25,7 @@ typedef __m256 cp_f32v;
 
 #ifdef CP_F32_LANES
 #define CP_F32_TILE(R, V) \
-  CP_INLINE void cp_f32_##R##x##V(int K, const float *A, int lda, const float *B, int ldb, float *C, int ldc) { \
+  static __attribute__((unused, noinline)) void cp_f32_##R##x##V(int K, const float *A, int lda, const float *B, int ldb, float *C, int ldc) { \
     cp_f32v c[R][V]; \
     for (int r = 0; r < R; r++) \
       for (int v = 0; v < V; v++) c[r][v] = cp_f32v_load(C + r * ldc + v * CP_F32_LANES); \

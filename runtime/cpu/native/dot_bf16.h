@@ -9,6 +9,7 @@
  * vdpbf16ps computes. An odd K is padded with a zero. So an output row never depends on how many rows there are. */
 #pragma once
 #include "scalar.h"
+#include "transpose.h"
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -27,12 +28,11 @@ CP_INLINE void cp_pack_panel(int K, int N, int NP, const uint16_t *B, uint16_t *
 }
 CP_INLINE void cp_pack_panel_transposed(int K, int N, int NP, const uint16_t *Bt, uint16_t *P) {
   uint32_t *p = (uint32_t *)P;
-  for (int k = 0; k < (K + 1) / 2; k++) {
-#pragma GCC ivdep
-    for (int n = 0; n < N; n++)
-      p[k * NP + n] = (uint32_t)Bt[n * K + 2 * k] | (2 * k + 1 < K ? (uint32_t)Bt[n * K + 2 * k + 1] << 16 : 0);
+  cp_transpose_words(N, K / 2, Bt, 2 * (int64_t)K, p, NP);
+  if (K % 2)
+    for (int n = 0; n < N; n++) p[K / 2 * NP + n] = Bt[n * K + K - 1];
+  for (int k = 0; k < (K + 1) / 2; k++)
     for (int n = N; n < NP; n++) p[k * NP + n] = 0;
-  }
 }
 
 CP_INLINE uint32_t cp_pair(const uint16_t *a) { uint32_t u; memcpy(&u, a, 4); return u; }

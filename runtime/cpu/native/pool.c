@@ -11,11 +11,16 @@
  * launch is a sequence lock on its generation: a late thread may read a torn description, but then sees that the generation
  * changed, or that nothing is left to claim.
  *
+ * A busy neighbour takes a core for milliseconds at a time, and a thread that loses its core while it holds a chunk delays
+ * the launch by as much. So a worker never gets that far: it offers its core now and then while it holds nothing, and
+ * rests if somebody took it (contention.h). The caller moves to another core after it has been kept waiting once, and
+ * workers are kept off the core of the caller.
+ *
  * Sharing a launch costs a few hundred nanoseconds, so the pool learns per recorded launch whether that pays: the thread
  * that opens a launch times it both ways now and then, and runs it alone if that is faster.
  */
-#define _GNU_SOURCE
 #include "pool.h"
+#include "contention.h"
 
 #include <limits.h>
 #include <linux/futex.h>
@@ -23,6 +28,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -47,6 +53,7 @@
 #define DRIFT 32
 #define LONG_MICROSECONDS 20 /* a launch of this duration is always shared */
 #define PURE_SPINS_SHARE 8 /* of a wait: spin, then spin with sched_yield, then sleep */
+#define REMEMBERED 1024 /* launches whose way is known although they are not recorded; a power of two */
 #define LINE _Alignas(64)
 
 /* What a thread needs to know of a launch; one cache line. Fields are atomic because late threads may read them while they
@@ -100,12 +107,11 @@ static _Atomic int wanted_threads = 1;
 static int started_workers = 0;
 static _Atomic int spin_budget = 2000;
 static uint32_t long_ticks = 50000;
-
-static int64_t now_ns(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return t.tv_sec * 1000000000ll + t.tv_nsec;
-}
+static uint32_t offer_ticks = 1000000;
+static _Atomic int worker_ids[MAX_THREADS]; /* of the kernel, 0 before a worker runs */
+static _Atomic int kept_off = -1;           /* the core that workers may not use; -1 when that must be said again */
+static _Atomic int resting;                 /* workers whose core is wanted by others */
+static _Atomic bool crowded;                /* more threads than cores */
 
 static void futex(int operation, uint32_t value, uint32_t who) {
   syscall(SYS_futex, (uint32_t *)&sleep_state.epoch, operation | FUTEX_PRIVATE_FLAG, value, NULL, NULL, who);
@@ -252,8 +258,10 @@ static bool read_launch(uint32_t generation, launch_copy *l) {
   return atomic_load_explicit(&o->generation, memory_order_relaxed) == generation;
 }
 
-/* Wait until a generation after `seen` is open: spin, spin politely, then sleep. Returns it or a later one. */
-static uint32_t wait_after(uint32_t seen, int who) {
+/* Wait until a generation after `seen` is open: spin, spin politely, then sleep. Returns it or a later one. A worker that
+ * lost its core meanwhile, or slept, has `*wanted` set if somebody else wanted the core. The caller gives its core
+ * away only if the thread it waits for may be queued there. */
+static uint32_t wait_after(uint32_t seen, int who, bool *wanted) {
   _Atomic uint32_t *word = &ring[(seen + 1) % RING].generation;
   int budget = atomic_load_explicit(&spin_budget, memory_order_relaxed), polite = budget - budget / PURE_SPINS_SHARE;
   for (int left = budget;;) {
@@ -262,7 +270,10 @@ static uint32_t wait_after(uint32_t seen, int who) {
     if (left-- > 0) {
       cpu_relax();
       /* on a busy machine the thread waited for may be queued behind this one */
-      if (left < polite && left % 32 == 0) sched_yield();
+      if (left < polite && left % 32 == 0) {
+        if (who == WORKER) *wanted |= cp_offer_core();
+        else if (atomic_load_explicit(&crowded, memory_order_relaxed)) sched_yield();
+      }
       continue;
     }
     uint32_t epoch = atomic_load_explicit(&sleep_state.epoch, memory_order_seq_cst);
@@ -273,17 +284,39 @@ static uint32_t wait_after(uint32_t seen, int who) {
   }
 }
 
-static void *worker(void *argument) {
-  uint32_t self = (uint32_t)(uintptr_t)argument, seen = 0;
+static uint32_t latest_generation(void) {
+  uint32_t latest = 0;
   for (int i = 0; i < RING; i++) {
     uint32_t g = atomic_load_explicit(&ring[i].generation, memory_order_relaxed);
-    seen = (int32_t)(g - seen) > 0 ? g : seen;
+    latest = (int32_t)(g - latest) > 0 ? g : latest;
   }
+  return latest;
+}
+
+static void *worker(void *argument) {
+  uint32_t self = (uint32_t)(uintptr_t)argument, seen = latest_generation(), offered = ticks_now();
+  cp_rest rest = {0};
+  int id = (int)syscall(SYS_gettid);
+  atomic_store(&worker_ids[self], id);
+  atomic_store(&kept_off, -1);
   while ((int)self < atomic_load_explicit(&wanted_threads, memory_order_relaxed)) {
     launch_copy l;
+    bool wanted = false;
     if (read_launch(seen, &l) && l.count) work(&l, self);
-    seen = wait_after(seen, WORKER);
+    seen = wait_after(seen, WORKER, &wanted);
+    if (ticks_now() - offered > offer_ticks) {
+      wanted |= cp_offer_core();
+      offered = ticks_now();
+    }
+    if (wanted && !atomic_load_explicit(&crowded, memory_order_relaxed)) {
+      atomic_fetch_add(&resting, 1);
+      cp_rest_until_unwanted(&rest);
+      atomic_fetch_sub(&resting, 1);
+      offered = ticks_now();
+      seen = latest_generation();
+    }
   }
+  atomic_compare_exchange_strong(&worker_ids[self], &id, 0); /* a younger worker may have this index now */
   return NULL;
 }
 
@@ -300,6 +333,30 @@ static void start_workers(void) {
     pthread_attr_destroy(&attributes);
     if (failed) break;
     started_workers++;
+  }
+}
+
+/* Leave a core that somebody else keeps the caller waiting for, if a worker found another one free or it happens again
+ * soon, and keep workers off the one it runs on. */
+static void choose_cores(void) {
+  static int64_t kept_waiting_at;
+  if (cp_kept_waiting()) {
+    int64_t now = now_ns(), before = kept_waiting_at;
+    kept_waiting_at = now;
+    bool others_wanted = atomic_load_explicit(&resting, memory_order_relaxed) >= started_workers;
+    if (!others_wanted || now - before < CP_AGAIN_NS) cp_change_core();
+  }
+  int here = sched_getcpu();
+  if (here < 0 || atomic_load_explicit(&kept_off, memory_order_relaxed) == here) return;
+  atomic_store(&kept_off, here);
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed)) return;
+  atomic_store(&crowded, CPU_COUNT(&allowed) <= started_workers);
+  if (CPU_COUNT(&allowed) <= started_workers) return;
+  CPU_CLR(here, &allowed);
+  for (int i = 1; i <= started_workers; i++) {
+    int id = atomic_load(&worker_ids[i]);
+    if (id) sched_setaffinity(id, sizeof allowed, &allowed);
   }
 }
 
@@ -327,13 +384,15 @@ static bool fits(const cp_launch *launches, int64_t count) {
   return true;
 }
 
-void cp_run_launches(cp_launch *launches, int64_t count, int64_t *times) {
+/* False if the launches cannot be shared now; otherwise the pool is taken. */
+static bool take_pool(const cp_launch *launches, int64_t count, const int64_t *times) {
   bool alone = wanted_threads == 1 || !fits(launches, count) || (count == 1 && !times && programs(launches) == 1);
-  if (alone || pthread_mutex_trylock(&busy)) {
-    run_alone(launches, count, times);
-    return;
-  }
+  return !alone && !pthread_mutex_trylock(&busy);
+}
+
+static void run_region(cp_launch *launches, int64_t count, int64_t *times) {
   start_workers();
+  choose_cores();
   refresh_claims();
   region.launches = launches;
   region.count = count;
@@ -349,14 +408,39 @@ void cp_run_launches(cp_launch *launches, int64_t count, int64_t *times) {
       if (!l.count) break;
       work(&l, 0);
     }
-    generation = wait_after(generation, CALLER);
+    generation = wait_after(generation, CALLER, NULL);
   }
+}
+
+void cp_run_launches(cp_launch *launches, int64_t count, int64_t *times) {
+  if (!take_pool(launches, count, times)) {
+    run_alone(launches, count, times);
+    return;
+  }
+  run_region(launches, count, times);
   pthread_mutex_unlock(&busy);
+}
+
+/* What was learned of a launch that is not recorded: by kernel and grid. A collision forgets the older one. Touched by the
+ * thread that holds the pool. */
+static cp_launch *remembered(const cp_launch *l) {
+  static cp_launch table[REMEMBERED];
+  uint64_t key = (uint64_t)(uintptr_t)l->run;
+  for (int d = 0; d < 3; d++) key = (key ^ l->grid[d]) * 0x9e3779b97f4a7c15u;
+  cp_launch *found = &table[key >> 32 & (REMEMBERED - 1)];
+  if (found->run != l->run || memcmp(found->grid, l->grid, sizeof l->grid)) *found = *l;
+  found->args = l->args;
+  return found;
 }
 
 void cp_run_one(cp_kernel run, const char *args, uint32_t gx, uint32_t gy, uint32_t gz) {
   cp_launch launch = {run, args, {gx, gy, gz}, 0, {0, 0}};
-  cp_run_launches(&launch, 1, NULL);
+  if (!take_pool(&launch, 1, NULL)) {
+    run_alone(&launch, 1, NULL);
+    return;
+  }
+  run_region(remembered(&launch), 1, NULL);
+  pthread_mutex_unlock(&busy);
 }
 
 /* ---- configuration and fork */
@@ -365,6 +449,9 @@ static void after_fork_in_child(void) {
   pthread_mutex_init(&busy, NULL);
   started_workers = 0;
   atomic_store(&sleep_state.asleep, 0);
+  for (int i = 0; i < MAX_THREADS; i++) atomic_store(&worker_ids[i], 0);
+  atomic_store(&resting, 0);
+  atomic_store(&kept_off, -1);
 }
 
 /* Measure how long a relaxation and a tick take. */
@@ -377,6 +464,7 @@ static void calibrate(int spin_microseconds) {
   double spins = spin_microseconds * 1e6 / (double)elapsed;
   atomic_store(&spin_budget, spins > 1e8 ? 100000000 : (int)spins);
   long_ticks = (uint32_t)(LONG_MICROSECONDS * 1e3 * ticks / (double)elapsed);
+  offer_ticks = (uint32_t)(CP_OFFER_MICROSECONDS * 1e3 * ticks / (double)elapsed);
 }
 
 void cp_set_threads(int threads, int spin_microseconds) {
@@ -387,6 +475,7 @@ void cp_set_threads(int threads, int spin_microseconds) {
   wanted_threads = threads < 1 ? 1 : threads > MAX_THREADS ? MAX_THREADS : threads;
   /* workers beyond the new number end by themselves; should one linger, two threads may share an index safely */
   if (started_workers > wanted_threads - 1) started_workers = wanted_threads - 1;
+  atomic_store(&kept_off, -1);
   calibrate(spin_microseconds);
   pthread_mutex_unlock(&busy);
 }

@@ -91,6 +91,18 @@ CP_INLINE uint64_t cp_rem_u64(uint64_t a, uint64_t b) { return b == 0 ? a : a % 
 #define cp_rem_u16 cp_rem_u32
 #define cp_rem_u8 cp_rem_u32
 
+/* How many of the `size` numbers low, low + 1, .. are less than bound (or equal to it): exact for all 64-bit integers. */
+CP_INLINE int64_t cp_reach(int64_t low, int64_t bound, bool or_equal, int64_t size) {
+  uint64_t below = low > bound ? 0 : (uint64_t)bound - (uint64_t)low;
+  bool one_more = or_equal && low <= bound;
+  return below >= (uint64_t)size ? size : (int64_t)below + one_more;
+}
+
+/* Do all numbers from first to last have the same quotient? False where negative numbers are involved. */
+CP_INLINE bool cp_same_quotient(int64_t first, int64_t last, int64_t divisor) {
+  return first >= 0 && last >= first && divisor > 0 && first / divisor == last / divisor;
+}
+
 CP_INLINE uint64_t cp_reverse_bits(uint64_t x, int bits) {
   uint64_t r = 0;
   for (int i = 0; i < bits; i++) r |= (x >> i & 1) << (bits - 1 - i);

@@ -14,8 +14,14 @@ CP_INLINE float cp_scale_f32(float p, int32_t i) {
   return p * cp_bits_f32((uint32_t)(low + 127) << 23) * cp_bits_f32((uint32_t)(high + 127) << 23);
 }
 
+/* Two comparisons that gcc turns into vminps and vmaxps; NaN stays. */
+CP_INLINE float cp_between_f32(float x, float low, float high) {
+  float below = high < x ? high : x;
+  return low > below ? low : below;
+}
+
 CP_INLINE float cp_exp2_f32(float x) {
-  float c = x < -151.0f ? -151.0f : (x > 129.0f ? 129.0f : x);
+  float c = cp_between_f32(x, -151.0f, 129.0f);
   float n = (c + 12582912.0f) - 12582912.0f; /* round to integer */
   float f = c - n;                           /* exact, |f| <= 1/2 */
   float p = 1.53533617864e-4f;
@@ -30,7 +36,7 @@ CP_INLINE float cp_exp2_f32(float x) {
 }
 
 CP_INLINE float cp_exp_f32(float x) {
-  float c = x < -104.0f ? -104.0f : (x > 89.0f ? 89.0f : x);
+  float c = cp_between_f32(x, -104.0f, 89.0f);
   float n = cp_fma_f32(c, 1.44269504f, 12582912.0f) - 12582912.0f;
   float f = cp_fma_f32(n, -6.93145752e-1f, c); /* ln 2 in two parts */
   f = cp_fma_f32(n, -1.42860677e-6f, f);

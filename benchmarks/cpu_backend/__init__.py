@@ -1,0 +1,1 @@
+"""Speed of the CPU backend against plain C and PyTorch: `python -m benchmarks.cpu_backend`."""

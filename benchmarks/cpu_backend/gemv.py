@@ -1,0 +1,67 @@
+"""y = W x, bf16, weights larger than every cache, against a C loop that only reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import triton
+import triton.language as tl
+
+from .measure import Burst, Contest, Run
+from .read_loop import read_loop
+
+REQUIRED = 0.9
+ROWS, DEPTH, WIDTH = 32768, 2048, 64
+
+
+@triton.jit
+def gemv(w, x, y, K: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
+    """One program: BLOCK_N rows of row-major weights [N, K] bf16, x [K] bf16, y [N] fp32."""
+    o_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    acc = tl.zeros((BLOCK_N, BLOCK_K), tl.float32)
+    for k in range(0, K, BLOCK_K):
+        o_k = k + tl.arange(0, BLOCK_K)
+        b_x = tl.load(x + o_k).to(tl.float32)
+        b_w = tl.load(w + o_n[:, None].to(tl.int64) * K + o_k[None, :]).to(tl.float32)
+        acc += b_w * b_x[None, :]
+    tl.store(y + o_n, tl.sum(acc, axis=1))
+
+
+@triton.jit
+def gemv_whole_rows(w, x, y, K: tl.constexpr, BLOCK_N: tl.constexpr):
+    """The same with whole rows as one block."""
+    o_n, o_k = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, K)
+    b_w = tl.load(w + o_n[:, None].to(tl.int64) * K + o_k[None, :]).to(tl.float32)
+    tl.store(y + o_n, tl.sum(b_w * tl.load(x + o_k).to(tl.float32)[None, :], axis=1))
+
+
+@triton.jit
+def gemv_panels(w, x, y, K: tl.constexpr, WIDTH: tl.constexpr):
+    """One program: one panel of WIDTH columns, weights [N / WIDTH, K / 2, WIDTH, 2] (docs/cpu-backend.md)."""
+    i_n = tl.program_id(0)
+    flat = tl.load(w + i_n.to(tl.int64) * (K * WIDTH) + tl.arange(0, K * WIDTH))
+    b_w = tl.reshape(tl.permute(tl.reshape(flat, (K // 2, WIDTH, 2)), (0, 2, 1)), (K, WIDTH))
+    b_x = tl.load(x + tl.arange(0, K))[None, :]
+    acc = tl.dot(b_x, b_w)
+    tl.store(y + i_n * WIDTH + tl.arange(0, WIDTH)[None, :], acc)
+
+
+def contests() -> Iterator[tuple[Contest, Burst]]:
+    """134 MB of weights, row-major (two ways to write it) and as panels."""
+    w, x, y = torch.randn(ROWS, DEPTH).bfloat16(), torch.randn(DEPTH).bfloat16(), torch.empty(ROWS)
+    panels = w.reshape(ROWS // WIDTH, WIDTH, DEPTH // 2, 2).permute(0, 2, 1, 3).contiguous()
+    expected, read = w.float() @ x.float(), read_loop(w)
+    runs = {
+        "row-major, loop over k": lambda: gemv[(ROWS // 8,)](w, x, y, K=DEPTH, BLOCK_N=8, BLOCK_K=128),
+        "row-major, whole rows": lambda: gemv_whole_rows[(ROWS // 8,)](w, x, y, K=DEPTH, BLOCK_N=8),
+        "panels": lambda: gemv_panels[(ROWS // WIDTH,)](panels, x, y, K=DEPTH, WIDTH=WIDTH),
+    }
+    for name, run in runs.items():
+
+        def check(run: Run = run) -> None:
+            run()
+            torch.testing.assert_close(y, expected, atol=1e-2, rtol=1e-2)
+
+        loop = read_loop(panels) if name == "panels" else read
+        yield Contest("gemv bf16", f"{ROWS}x{DEPTH} {name}", REQUIRED, run, check, "c_read"), loop

@@ -1,0 +1,91 @@
+/* Other processes that want a core: how a thread notices, and what it does about it.
+ *
+ * Linux lets a thread run for its slice, some milliseconds, and then the next one for as long. A thread that yields while
+ * nobody waits returns at once; otherwise it returns milliseconds later, so a yield tells whether the core is wanted, at a
+ * moment of the thread's own choice. */
+#pragma once
+#include <fcntl.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define CP_OFFER_MICROSECONDS 1000 /* a busy worker offers its core this often: before its slice ends */
+#define CP_WANTED_NS 300000        /* a yield that took longer let somebody else run */
+#define CP_GAP_NS 1000000          /* the caller looks whether it was kept waiting after a gap of this length */
+#define CP_FIRST_REST_NS 50000000  /* how long a worker rests; doubled as long as its core stays wanted */
+#define CP_LAST_REST_NS 200000000
+#define CP_AGAIN_NS 30000000 /* waits of the caller closer to each other than this have one cause */
+#define CP_STAY_NS 20000000 /* the caller changes cores at most this often */
+
+static int64_t now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * 1000000000ll + t.tv_nsec;
+}
+
+/* Let others run now; true if somebody did. */
+static bool cp_offer_core(void) {
+  int64_t start = now_ns();
+  sched_yield();
+  return now_ns() - start > CP_WANTED_NS;
+}
+
+typedef struct {
+  int64_t ended, length;
+} cp_rest;
+
+/* Sleep, longer each time, until nobody else wants the core. A worker that worked for longer than it last rested starts
+ * with a short rest again. */
+static void cp_rest_until_unwanted(cp_rest *rest) {
+  bool again = now_ns() - rest->ended < 2 * rest->length;
+  int64_t length = again ? rest->length : CP_FIRST_REST_NS;
+  do {
+    struct timespec t = {length / 1000000000, length % 1000000000};
+    nanosleep(&t, NULL);
+    rest->length = length;
+    length = length < CP_LAST_REST_NS ? 2 * length : length;
+  } while (cp_offer_core());
+  rest->ended = now_ns();
+}
+
+/* Nanoseconds this thread has waited for a core since it exists; 0 where the kernel does not tell. */
+static int64_t cp_waited_ns(void) {
+  char text[96];
+  int file = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
+  if (file < 0) return 0;
+  ssize_t size = read(file, text, sizeof text - 1);
+  close(file);
+  text[size < 0 ? 0 : size] = 0;
+  const char *second = strchr(text, ' ');
+  return second ? strtoll(second, NULL, 10) : 0;
+}
+
+/* Was most of the time since the last call spent waiting for a core? Asked often: short gaps cost nothing. */
+static bool cp_kept_waiting(void) {
+  static __thread int64_t last, waited;
+  int64_t now = now_ns(), gap = now - last;
+  last = now;
+  if (gap < CP_GAP_NS) return false;
+  int64_t before = waited;
+  waited = cp_waited_ns();
+  return 2 * (waited - before) > gap;
+}
+
+/* Move the calling thread to another core it may use, if there is one. Its affinity is as before afterwards. */
+static void cp_change_core(void) {
+  static __thread int64_t changed;
+  cpu_set_t allowed, others;
+  int64_t now = now_ns();
+  int here = sched_getcpu();
+  if (now - changed < CP_STAY_NS || here < 0 || sched_getaffinity(0, sizeof allowed, &allowed)) return;
+  changed = now;
+  others = allowed;
+  CPU_CLR(here, &others);
+  if (CPU_COUNT(&others) == 0) return;
+  sched_setaffinity(0, sizeof others, &others);
+  sched_setaffinity(0, sizeof allowed, &allowed);
+}
