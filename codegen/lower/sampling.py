@@ -19,7 +19,6 @@ SAMPLING = (
     "token_counts",
     "grammar_mask",
     "adjusted",
-    "masked",
     "temperature",
     "seed",
     "min_len",

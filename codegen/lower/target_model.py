@@ -88,7 +88,7 @@ def _head(b: Builder) -> list[Launch]:
             ("rows",),
             "head",
             "targets [rows] int32",
-            *("row_slot", "row_pos", "committed_len", *SAMPLING, "targets"),
+            *("row_slot", "row_pos", "committed_len", "masked", *SAMPLING, "targets"),
         ),
     ]
 

@@ -259,5 +259,5 @@ FAULTS = (
     Fault("recorded on live state", "", True, recorded_on_live_state),
     Fault("drafter KV kept after a rejection", "(KV|drafts) of slot|has changed, or is not", False, drafter_kv_kept),
     Fault("partial page shared without copy", "", True, partial_page_shared),
-    Fault("pinned checkpoint evicted", "pin", False, pinned_evicted),
+    Fault("pinned checkpoint evicted", "pin|evicted", False, pinned_evicted),
 )

@@ -12,7 +12,7 @@ import torch
 
 from runtime.engine import Engine
 from runtime.errors import BadOption
-from runtime.executor import GraphKey, Phase
+from runtime.executor import Drafter, GraphKey, Phase
 from runtime.graphs import EagerGraph, Graph, HostGraph
 from runtime.observe.canary import Canary, CanaryDiffered
 from runtime.observe.culprit import StepCall
@@ -140,7 +140,7 @@ def found_by_canary(engine: Engine, key: GraphKey, fault: Fault, submit: Callabl
             if canary.reports:
                 break
     (difference,) = [report.difference for report in canary.reports]
-    launch = StepCall(engine.package, engine.buffers, True, *key[1:]).launches()[fault.launch]
+    launch = StepCall(engine.package, engine.buffers, Drafter.MTP, *key[1:]).launches()[fault.launch]
     assert (difference.launch, difference.kernel, difference.layer) == (fault.launch + 1, launch.kernel, launch.layer)
     assert difference.repeats
 

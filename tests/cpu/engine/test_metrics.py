@@ -156,7 +156,7 @@ def test_without_the_client_there_is_one_clear_error(package, weights, monkeypat
         monkeypatch.setitem(sys.modules, "prometheus_client", None)
         for make in (lambda: serve(engine, 0), lambda: EngineCollector(engine)):
             with pytest.raises(
-                MetricsUnavailable, match=r"\[metrics-unavailable\].*pip install 'stepforge\[metrics\]'"
+                MetricsUnavailable, match=r"pip install 'stepforge\[metrics\]'.*\[metrics-unavailable\]"
             ):
                 make()
 

@@ -19,6 +19,6 @@ def test_explain_and_bench_agree(package, drafts: int, bucket: int) -> None:
         for entry in cost.step_costs(plan, cost.Shape(bucket, drafts, 50))
         for _ in range(entry.count)
     ]
-    shape = traffic.Shape(bucket, drafts, drafts, 50, drafting=drafts > 0)
+    shape = traffic.Shape(bucket, drafts, drafts, 50, drafter="mtp" if drafts else "none")
     counted = [(launch.kernel, launch.bytes) for launch in traffic.step_launches(package.plan, shape)]
     assert sorted(explained) == sorted(counted)
