@@ -1,0 +1,86 @@
+"""What the tensors of a program hold before the launch: plain numbers, special values, random bits."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from tests.cpu.fuzz.bounds import round_to
+from tests.cpu.fuzz.dtypes import BF16, DType
+from tests.cpu.fuzz.oracle_elementwise import bits_of, from_bits
+from tests.cpu.fuzz.program import Buffer, Program
+
+#: Elements in front of and behind every tensor that no kernel may touch, nor let its result depend on.
+GUARD = 64
+
+
+def fill(program: Program, buffer: Buffer) -> np.ndarray:
+    """Storage of `buffer.count` elements. Depends on the program's seed, its index and the buffer's name alone.
+
+    fill: "plain" (numbers around 1), "special" (also NaN, infinities, zeros, denormals, extremes), "bits" (any bits),
+    "small" (integers 0 .. 7), "ones", "poison" (an output nobody has written)."""
+    number = int.from_bytes(buffer.name.encode(), "little")
+    rng = np.random.default_rng([program.seed & 0xFFFFFFFF, program.index, number])
+    dtype, count = buffer.dtype, buffer.count
+    if buffer.fill == "poison":
+        return poison(dtype, count)
+    if buffer.fill == "ones":
+        return np.ones(count, dtype.storage)
+    if dtype.kind == "bool":
+        return rng.integers(0, 2, count).astype(np.bool_)
+    if buffer.fill == "small":
+        return rng.integers(0, 8, count).astype(dtype.storage)
+    if buffer.fill == "bits":
+        return from_bits(rng.integers(0, 1 << dtype.bits, count, dtype=np.uint64).astype(f"u{dtype.bits // 8}"), dtype)
+    values = _floats(rng, dtype, count) if dtype.is_float else _integers(rng, dtype, count)
+    if buffer.fill == "special":
+        special = np.array(special_values(dtype), dtype.storage)
+        chosen = rng.random(count) < 0.3
+        values = np.where(chosen, special[rng.integers(0, len(special), count)], values)
+    return values
+
+
+def _floats(rng: np.random.Generator, dtype: DType, count: int) -> np.ndarray:
+    return round_to(dtype, rng.standard_normal(count) * np.exp2(rng.integers(-3, 3, count)))
+
+
+def _integers(rng: np.random.Generator, dtype: DType, count: int) -> np.ndarray:
+    small = rng.integers(max(dtype.low, -40), 41, count)
+    wide = rng.integers(dtype.low, dtype.high, count, dtype=dtype.storage, endpoint=True)
+    return np.where(rng.random(count) < 0.5, small.astype(dtype.storage), wide)
+
+
+def special_values(dtype: DType) -> list[float] | list[int]:
+    if dtype.is_float:
+        tiny, least = float(dtype.step * 2 ** (dtype.precision - 1)), dtype.step
+        return [
+            0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 0.5, -0.5, 2.5, -2.5, 1.5, dtype.largest, -dtype.largest,
+            tiny, -tiny, least, -least, 3 * least, tiny - least, float(2**dtype.precision), 1 + 2.0 ** (1 - dtype.precision),
+        ]  # fmt: skip
+    return [0, 1, 2, dtype.low, dtype.low + 1, dtype.high, dtype.high - 1, dtype.high // 2 + 1, dtype.high // 2]
+
+
+def poison(dtype: DType, count: int) -> np.ndarray:
+    """A pattern no operation makes by chance."""
+    if dtype.kind == "bool":
+        return np.ones(count, np.bool_)
+    pattern = int.from_bytes(b"\x5a" * (dtype.bits // 8), "little")
+    return from_bits(np.full(count, pattern, f"u{dtype.bits // 8}"), dtype)
+
+
+def tensor(dtype: DType, data: np.ndarray) -> torch.Tensor:
+    """A tensor with these elements between two guards of poison; the whole is `tensor.guarded`."""
+    whole = np.concatenate([poison(dtype, GUARD), data, poison(dtype, GUARD)])
+    if dtype is BF16:
+        guarded = torch.from_numpy(bits_of(whole, dtype).view(np.int16)).view(torch.bfloat16)
+    else:
+        guarded = torch.from_numpy(whole.copy())
+    return guarded[GUARD : GUARD + len(data)]
+
+
+def elements(dtype: DType, values: torch.Tensor) -> np.ndarray:
+    """Storage of a tensor from `tensor`, guards included."""
+    whole = values.as_strided((len(values) + 2 * GUARD,), (1,), values.storage_offset() - GUARD)
+    if dtype is BF16:
+        return from_bits(whole.view(torch.int16).numpy().view(np.uint16), dtype)
+    return whole.numpy()
