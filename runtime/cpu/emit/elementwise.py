@@ -116,7 +116,9 @@ def _int_infix(symbol: str) -> Emit:
             return f"(({c_type(e.elem)})({a} {symbol} {b}))"
         # unsigned arithmetic of at least 32 bits: wraps, and small types do not overflow a promoted int
         u = c_unsigned(e.elem if BITS[e.elem] >= 32 else "i32")
-        return f"(({c_type(e.elem)})(({u})({a}) {symbol} ({u})({b})))"
+        # gcc 12 takes x = x * x in a loop for a reduction and reorders it, so it must not see that it is a square
+        other = f"(({u})({b}) ^ ({u})cp_zero)" if symbol == "*" and a == b else f"({u})({b})"
+        return f"(({c_type(e.elem)})(({u})({a}) {symbol} {other}))"
 
     return emit
 

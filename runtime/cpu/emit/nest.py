@@ -29,12 +29,32 @@ ZERO = At("0", 0)
 Index = tuple[At, ...]
 
 
+#: gcc unrolls loops of at most this many rounds completely before it vectorises.
+PEELED = 16
+
+
 class Loop(NamedTuple):
     """`for (int var = low; var < high; var++)`"""
 
     var: str
     high: int
     low: int = 0
+
+    @property
+    def rounds(self) -> int:
+        return self.high - self.low
+
+    def head(self, independent: bool = False, masked: bool = False) -> list[str]:
+        """Lines up to the opening brace. `independent`: no round depends on another. `masked`: loads under a mask.
+
+        gcc 12 miscompiles masked loads side by side that need several vectors (all get the first one's mask): they
+        come from unrolling a short loop inside another one, so loops with masked loads are not unrolled."""
+        if self.rounds == 1:
+            return [f"{{ const int {self.var} = {self.low};"]
+        hints = ["#pragma GCC ivdep"] if independent else []
+        if masked and self.rounds <= PEELED:
+            hints.append("#pragma GCC unroll 1")
+        return [*hints, f"for (int {self.var} = {self.low}; {self.var} < {self.high}; {self.var}++) {{"]
 
 
 def flat(shape: Sequence[int], index: Index) -> str:
@@ -52,7 +72,9 @@ def deepest(parts: Iterable[At]) -> int:
 
 
 class Nest:
-    """Statements per loop level. `assumed` comparisons are known to hold; `corners` are those that could be assumed."""
+    """Statements per loop level. `assumed` comparisons are known to hold; `corners` are those that could be assumed.
+
+    `masked`: it loads under a mask."""
 
     def __init__(self, emitter: Emitter, depth: int, assumed: frozenset[Value] = frozenset()) -> None:
         self.emitter = emitter
@@ -61,6 +83,7 @@ class Nest:
         self.corners: list[Value] = []
         #: Values stored as they are evaluated: updates of carried tensors fused into this nest.
         self.updates: set[Value] = set()
+        self.masked = False
         self._memo: dict[tuple, At] = {}
 
     def temporary(self, level: int, ctype: str, code: str, value: Value | None = None) -> At:
@@ -124,10 +147,9 @@ class Nest:
     def loops(self, loops: Sequence[Loop], independent: bool = True) -> list[str]:
         """Lines of the nest: level statements wrapped in `loops`, the innermost marked free of dependences."""
         lines = list(self.levels[0])
+        innermost = max((k for k, loop in enumerate(loops) if loop.rounds > 1), default=-1)
         for k, loop in enumerate(loops):
-            if independent and k == len(loops) - 1:
-                lines.append("#pragma GCC ivdep")
-            lines.append(f"for (int {loop.var} = {loop.low}; {loop.var} < {loop.high}; {loop.var}++) {{")
+            lines += loop.head(independent and k == innermost, self.masked)
             lines += self.levels[k + 1]
         lines.append("}" * len(loops))
         return lines
@@ -225,6 +247,7 @@ def _load(nest: Nest, op: Op, value: Value, index: Index) -> At:
         check = nest.emitter.checks.element(nest, op, index, mask)
         nest.levels[check.level].append(f"if ({mask.code}) {check.code}" if mask else check.code)
     if mask is not None:
+        nest.masked = True
         other = nest.at(op.operands[2], index) if len(op.operands) > 2 else At(f"({elem})0", 0)
         level, code = deepest((pointer, mask, other)), f"({mask.code}) ? {code} : {other.code}"
     return nest.temporary(level, elem, code, value)

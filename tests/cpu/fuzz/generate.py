@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 from tests.cpu.fuzz.builder import Builder, random_shape
-from tests.cpu.fuzz.dtypes import BF16, BOOL, F16, F32, F64, INTEGERS
+from tests.cpu.fuzz.dtypes import BF16, BOOL, F16, F32, F64, INTEGERS, DType
 from tests.cpu.fuzz.generate_control import control
 from tests.cpu.fuzz.generate_elementwise import elementwise
 from tests.cpu.fuzz.generate_memory import atomic, memory, store
@@ -34,14 +34,15 @@ OWN = 12
 GRIDS = [(1, 1), (2, 1), (3, 1), (1, 2), (4, 1), (2, 2), (3, 2)]
 
 
-def generate(seed: int, index: int, kind: str = "") -> Program:
-    """Program `index` of a seed, of a kind if one is given."""
+def generate(seed: int, index: int, kind: str = "", only: tuple[DType, ...] = ()) -> Program:
+    """Program `index` of a seed; of a kind, and mostly on certain types, if these are given."""
     rng = random.Random(f"{seed}/{index}/{kind}")
     kind = kind or rng.choices(list(KINDS), list(KINDS.values()))[0]
     grid = rng.choice(GRIDS)
     dtypes = [rng.choice([F32, F64, BF16, F16, F32, BF16]), rng.choice(INTEGERS)]
     if rng.random() < 0.5:
         dtypes.append(rng.choice([F32, F64, BF16, F16, BOOL, *INTEGERS]))
+    dtypes = list(only) or dtypes
     g = Builder(rng, grid, random_shape(rng, rng.choice([1, 2, 2, 3])), dtypes)
     _start(g)
     for _ in range(rng.randrange(4, 12)):

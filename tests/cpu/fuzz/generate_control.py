@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from tests.cpu.fuzz.builder import Builder
 from tests.cpu.fuzz.dtypes import BOOL, FLOATS, I32, INTEGERS
+from tests.cpu.fuzz.operations import OPERATIONS
 from tests.cpu.fuzz.program import Stmt, Type
 
 Step = Callable[[Builder], None]
@@ -60,12 +61,25 @@ def _finish(g: Builder, stmt: Stmt, types: list[Type]) -> None:
     g.visible += results
 
 
-def _carried(g: Builder) -> list[str]:
-    return [g.operand((*FLOATS, *INTEGERS)) for _ in range(g.rng.choice([1, 1, 2, 3]))]
+def _carried(g: Builder, head: tuple[str, ...]) -> list[str]:
+    """Initial values. Triton's front end tells from the identity of values which names a loop changes, and drops a
+    carried name that starts as another name for the same value (see the ledger): every name gets a value of its own."""
+    initial: list[str] = []
+    for _ in range(g.rng.choice([1, 1, 2, 3])):
+        name = g.operand((*FLOATS, *INTEGERS))
+        if name in (*initial, *head) or not _is_a_new_value(g, name):
+            name = g.select(g.const(BOOL, True), name, name)
+        initial.append(name)
+    return initial
+
+
+def _is_a_new_value(g: Builder, name: str) -> bool:
+    makers = [stmt.op for stmt in g.body if name in stmt.results]
+    return bool(makers) and (makers[0] in OPERATIONS or makers[0] in ("load", "const", "where", "cast", "dot", "scan"))
 
 
 def _loop(g: Builder, op: str, head: tuple[str, ...], attrs: dict[str, int], step: Step) -> None:
-    initial = _carried(g)
+    initial = _carried(g, head)
     types = [g.types[name] for name in initial]
     index = g.fresh(Type("i32", ()), True)
     # uncertain inside even where the initial value is certain: later rounds may bring an uncertain one
@@ -98,5 +112,5 @@ def for_loop(g: Builder, step: Step) -> None:
 
 
 def while_loop(g: Builder, step: Step) -> None:
-    count = g.cast(g.index((), 4), I32)
+    count = g.apply("add", g.cast(g.index((), 4), I32), g.const(I32, 0))
     _loop(g, "while", (count,), {}, step)

@@ -24,7 +24,7 @@ OTHERS = tuple(n for n in OPERATIONS if n not in (*ARITHMETIC, *COMPARISONS, *LO
 
 
 def elementwise(g: Builder) -> None:
-    choices = [(arithmetic, 5), (other, 6), (compare, 2), (logic, 2), (division, 2), (shift, 2)]
+    choices = [(arithmetic, 7), (other, 6), (compare, 2), (logic, 2), (division, 2), (shift, 2)]
     choices += [(choice, 2), (conversion, 4), (bits, 1), (clamp, 1)]
     rules, weights = zip(*choices, strict=True)
     g.rng.choices(rules, weights)[0](g)

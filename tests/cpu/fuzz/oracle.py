@@ -48,9 +48,10 @@ def _memory(data: np.ndarray) -> Memory:
 
 def _settle_additions(dtype: DType, memory: Memory) -> None:
     """Atomic additions come in any order: m of them to an element err by at most m u sum |x|, as any sum."""
-    growth = memory.adds * dtype.unit / (1 - memory.adds * dtype.unit)
-    bound = (memory.error + 2 * growth * (memory.sizes + memory.error) + memory.adds * dtype.step) * SLACK
-    bound = np.where(memory.sizes + bound < dtype.largest, bound, np.inf)
+    with np.errstate(all="ignore"):
+        growth = memory.adds * dtype.unit / (1 - memory.adds * dtype.unit)
+        bound = (memory.error + 2 * growth * (memory.sizes + memory.error) + memory.adds * dtype.step) * SLACK
+        bound = np.where(memory.sizes + bound < dtype.largest, bound, np.inf)
     memory.error = np.where(memory.adds > 0, bound, memory.error)
 
 

@@ -203,8 +203,14 @@ def _arithmetic(name: str, operation: np.ufunc, floats: Rule) -> None:
     ELEMENTWISE[name] = lambda t, a, b: floats(t, a, b) if t.is_float else _wrapped(operation, t, a, b)
 
 
+class Undefined(Exception):
+    """The program does something that C, LLVM or Triton leave undefined: a fault of the generator."""
+
+
 def _quotient(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Truncated towards zero. Divisors are never 0 nor -1 here: see `generate_elementwise`."""
+    """Truncated towards zero."""
+    if (b == 0).any() or (b.dtype.kind == "i" and (b == -1).any()):
+        raise Undefined("division by 0 or -1")
     floor = a // b
     return floor + ((a % b != 0) & ((a < 0) != (b < 0))).astype(a.dtype)
 
@@ -224,6 +230,15 @@ def _high_half(dtype: DType, a: Value, b: Value) -> Value:
 
 def _invert(dtype: DType, a: Value) -> Value:
     return Value(~a.data, a.error)
+
+
+def _shift(operation: np.ufunc) -> Rule:
+    def rule(dtype: DType, a: Value, b: Value) -> Value:
+        if ((b.data < 0) | (b.data >= dtype.bits)).any():
+            raise Undefined("shift by more bits than there are")
+        return Value(operation(a.data, b.data), _worst(a, b))
+
+    return rule
 
 
 def _bits(operation: np.ufunc) -> Rule:
@@ -257,7 +272,7 @@ ELEMENTWISE |= {
     **FUNCTIONS,
     "idiv": _idiv, "irem": _irem, "umulhi": _high_half, "invert": _invert,
     "and": _bits(np.bitwise_and), "or": _bits(np.bitwise_or), "xor": _bits(np.bitwise_xor),
-    "shl": _bits(np.left_shift), "shr": _bits(np.right_shift),
+    "shl": _shift(np.left_shift), "shr": _shift(np.right_shift),
     "lt": _compare(np.less), "le": _compare(np.less_equal), "gt": _compare(np.greater),
     "ge": _compare(np.greater_equal), "eq": _compare(np.equal), "ne": _compare(np.not_equal),
 }  # fmt: skip
@@ -336,4 +351,4 @@ def bitcast(value: Value, source: DType, target: DType) -> Value:
     return _certain(from_bits(bits_of(value.data, source), target), settled)
 
 
-__all__ = ["ELEMENTWISE", "F32", "FUNCTIONS", "bitcast", "bits_of", "convert", "from_bits", "towards_zero", "where"]
+__all__ = ["ELEMENTWISE", "F32", "FUNCTIONS", "Undefined", "bitcast", "bits_of", "convert", "from_bits", "towards_zero", "where"]

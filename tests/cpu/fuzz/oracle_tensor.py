@@ -64,8 +64,11 @@ def sort(value: Value, descending: bool) -> Value:
     data = np.sort(value.data, -1)
     if descending:
         data = np.flip(data, -1)
-    zero = (data == 0) if data.dtype.kind == "f" else np.zeros(data.shape, bool)
+    floats = data.dtype.kind == "f"
+    zero = (data == 0) if floats else np.zeros(data.shape, bool)
     unknown = (value.error > 0).any(-1, keepdims=True)
+    if floats:
+        unknown = unknown | np.isnan(data).any(-1, keepdims=True)
     return Value(data, np.where(unknown, np.inf, np.where(zero, EITHER_ZERO, 0.0)))
 
 
@@ -213,7 +216,13 @@ def dot(source: DType, target: DType, a: Value, b: Value, acc: Value | None) -> 
         bound = np.where(bound < np.inf, two_roundings(F16, data, bound), np.inf)
         bound = np.where(np.isinf(data) & (np.abs(total) > 65600) & (errors == 0) & np.isfinite(total), 0.0, bound)
     finite = np.isfinite(sizes)
+    if source is BF16:  # an infinity times a denormal is an infinity, or NaN once that is flushed
+        unknown = unknown | (_denormal(x).any(-1)[..., :, None] | _denormal(y).any(-2)[..., None, :])
     return Value(data, np.where(finite, bound, np.where(unknown | (errors > 0), np.inf, _special_dot(x, y, acc))))
+
+
+def _denormal(x: np.ndarray) -> np.ndarray:
+    return (x != 0) & (np.abs(x) < 2.0**-126)
 
 
 def _special_dot(x: np.ndarray, y: np.ndarray, acc: Value | None) -> np.ndarray:
