@@ -28,7 +28,7 @@ class Builder:
 
     def __init__(self, rng: random.Random, grid: tuple[int, int], shape: tuple[int, ...], dtypes: list[DType]) -> None:
         self.rng, self.grid, self.shape, self.dtypes = rng, grid, shape, dtypes
-        self.special = rng.random() < 0.5
+        self.special = rng.random() < 0.65
         self.buffers: list[Buffer] = []
         self.scalars: dict[str, int] = {}
         self.types: dict[str, Type] = {}

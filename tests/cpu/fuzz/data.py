@@ -34,14 +34,21 @@ def fill(program: Program, buffer: Buffer) -> np.ndarray:
         return from_bits(rng.integers(0, 1 << dtype.bits, count, dtype=np.uint64).astype(f"u{dtype.bits // 8}"), dtype)
     values = _floats(rng, dtype, count) if dtype.is_float else _integers(rng, dtype, count)
     if buffer.fill == "special":
-        special = np.array(special_values(dtype), dtype.storage)
+        listed = special_values(dtype)
+        special = round_to(dtype, np.array(listed, np.float64)) if dtype.is_float else np.array(listed, dtype.storage)
         chosen = rng.random(count) < 0.3
         values = np.where(chosen, special[rng.integers(0, len(special), count)], values)
     return values
 
 
 def _floats(rng: np.random.Generator, dtype: DType, count: int) -> np.ndarray:
-    return round_to(dtype, rng.standard_normal(count) * np.exp2(rng.integers(-3, 3, count)))
+    scale = np.exp2(rng.integers(-3, 3, count))
+    values = rng.standard_normal(count) * scale
+    # some half-way points of bf16, f16 and f32, and their neighbours: there a conversion shows how it rounds
+    bits = rng.choice([7, 10, 23], count)
+    halfway = 1 + (rng.integers(0, 1 << bits) + 0.5) / np.exp2(bits)
+    halfway += rng.integers(-1, 2, count) * np.exp2(1.0 - dtype.precision)
+    return round_to(dtype, np.where(rng.random(count) < 0.2, halfway * scale, values))
 
 
 def _integers(rng: np.random.Generator, dtype: DType, count: int) -> np.ndarray:
@@ -51,10 +58,13 @@ def _integers(rng: np.random.Generator, dtype: DType, count: int) -> np.ndarray:
 
 
 def special_values(dtype: DType) -> list[float] | list[int]:
+    """Floats: half-way points of narrower types, exactly and just beside them, and everything IEEE 754 treats apart."""
     if dtype.is_float:
         tiny, least = float(dtype.step * 2 ** (dtype.precision - 1)), dtype.step
+        places = ((8, 23), (11, 23), (8, 40), (11, 40), (24, 50))
+        ties = [1 + 2.0**-bits + sign * 2.0**-fine for bits, fine in places for sign in (-1, 0, 1)]
         return [
-            0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 0.5, -0.5, 2.5, -2.5, 1.5, dtype.largest, -dtype.largest,
+            *ties, np.nan, np.nan, np.nan, 0.0, -0.0, np.inf, -np.inf, 1.0, -1.0, 0.5, -0.5, 2.5, -2.5, 1.5, dtype.largest, -dtype.largest,
             tiny, -tiny, least, -least, 3 * least, tiny - least, float(2**dtype.precision), 1 + 2.0 ** (1 - dtype.precision),
         ]  # fmt: skip
     return [0, 1, 2, dtype.low, dtype.low + 1, dtype.high, dtype.high - 1, dtype.high // 2 + 1, dtype.high // 2]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from tests.cpu.fuzz.builder import Builder, random_shape
 from tests.cpu.fuzz.dtypes import BF16, BOOL, F16, F32, F64, INTEGERS, DType
 from tests.cpu.fuzz.generate_control import control
-from tests.cpu.fuzz.generate_elementwise import elementwise
+from tests.cpu.fuzz.generate_elementwise import conversion, elementwise, extreme, multiply_add
 from tests.cpu.fuzz.generate_memory import atomic, memory, store
 from tests.cpu.fuzz.generate_tensor import dot, rearrange, reduction, scan, shape
 from tests.cpu.fuzz.program import Program, Type
@@ -22,6 +22,10 @@ STEPS: dict[str, Callable[[Builder], None]] = {
     "memory": memory,
     "atomic": atomic,
     "rearrange": rearrange,
+    # parts of "elementwise", for programs that are to have many of them
+    "extreme": extreme,
+    "multiply_add": multiply_add,
+    "conversion": conversion,
     "control": lambda g: control(g, lambda inner: _step(inner, "control")),
 }
 #: Kinds of programs and how often each is drawn.

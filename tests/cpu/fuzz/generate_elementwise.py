@@ -20,12 +20,13 @@ COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 LOGIC = ("and", "or", "xor")
 DIVISIONS = ("idiv", "irem")
 SHIFTS = ("shl", "shr")
-OTHERS = tuple(n for n in OPERATIONS if n not in (*ARITHMETIC, *COMPARISONS, *LOGIC, *DIVISIONS, *SHIFTS, "clamp"))
+EXTREMES = ("maximum", "minimum", "maximum_nan", "minimum_nan")
+OTHERS = tuple(n for n in OPERATIONS if n not in (*ARITHMETIC, *COMPARISONS, *LOGIC, *DIVISIONS, *SHIFTS, *EXTREMES))
 
 
 def elementwise(g: Builder) -> None:
     choices = [(arithmetic, 7), (other, 6), (compare, 2), (logic, 2), (division, 2), (shift, 2)]
-    choices += [(choice, 2), (conversion, 4), (bits, 1), (clamp, 1)]
+    choices += [(choice, 2), (conversion, 4), (bits, 1), (clamp, 1), (multiply_add, 2), (extreme, 3)]
     rules, weights = zip(*choices, strict=True)
     g.rng.choices(rules, weights)[0](g)
 
@@ -54,10 +55,22 @@ def arithmetic(g: Builder) -> None:
     _apply(g, g.rng.choice(ARITHMETIC))
 
 
+def multiply_add(g: Builder) -> None:
+    """What must be rounded twice, and may be a square."""
+    a = g.operand((*FLOATS, *INTEGERS))
+    dtype = g.types[a].dtype
+    product = g.apply("mul", a, g.partner(a, (dtype,)) if g.chance(0.8) else a)
+    g.apply(g.rng.choice(["add", "sub"]), *g.rng.sample([product, g.partner(product, (dtype,))], 2))
+
+
 def other(g: Builder) -> None:
     kinds = {d.kind for d in g.dtypes}
-    fitting = [n for n in OTHERS if any(d.kind in kinds for d in OPERATIONS[n].domain)]
+    fitting = [n for n in OTHERS if n != "clamp" and any(d.kind in kinds for d in OPERATIONS[n].domain)]
     _apply(g, g.rng.choice(fitting))
+
+
+def extreme(g: Builder) -> None:
+    _apply(g, g.rng.choice(EXTREMES))
 
 
 def compare(g: Builder) -> None:
@@ -99,7 +112,8 @@ def conversion(g: Builder) -> None:
     if source is F32 and g.chance(0.2):
         g.emit("cast", (name,), Type(g.rng.choice([BF16, F16]).name, g.types[name].shape), rtz=True)
         return
-    g.cast(name, g.dtype() if g.chance(0.6) else g.rng.choice([d for d in DTYPES.values() if d is not source]))
+    own = [d for d in g.dtypes if d is not source]
+    g.cast(name, g.rng.choice(own if own and g.chance(0.6) else [d for d in DTYPES.values() if d is not source]))
 
 
 def bits(g: Builder) -> None:

@@ -18,7 +18,7 @@ from tests.cpu.fuzz.dtypes import BF16, F16, F32, F64, I8, I16, I32, U16, U32, U
 class Mutant:
     """`plant(setattr, folder)` changes the backend through `setattr(object, name, value)`; `folder` is scratch space.
 
-    `what` is the fault; programs of `kind` on the types `on` ought to find it."""
+    `what` is the fault; programs of `kind` (a key of generate.STEPS) on the types `on` ought to find it."""
 
     what: str
     kind: str
@@ -26,14 +26,14 @@ class Mutant:
     plant: Callable[[Callable[[Any, str, Any], None], Path], None]
 
 
-def _header(name: str, pattern: str, by: str) -> Callable[[Callable[[Any, str, Any], None], Path], None]:
+def _header(name: str, pattern: str, by: str, count: int = 1) -> Callable[[Callable[[Any, str, Any], None], Path], None]:
     """Change native/`name`: kernels are compiled against a changed copy."""
 
     def plant(put: Callable[[Any, str, Any], None], folder: Path) -> None:
         copy = folder / "native"
         shutil.copytree(toolchain.NATIVE, copy)
         text = (copy / name).read_text()
-        changed = re.sub(pattern, by, text, count=1)
+        changed = re.sub(pattern, by, text, count=count)
         assert changed != text, f"{name} has no {pattern}"
         (copy / name).write_text(changed)
         put(toolchain, "NATIVE", copy)
@@ -114,16 +114,15 @@ def _forward(scan: Any) -> Any:
     return forward
 
 
-def _swapped_axis(rule: nest.Rule) -> nest.Rule:
-    def transpose(n: nest.Nest, op: Any, value: Any, index: nest.Index) -> nest.At:
-        if len(index) < 3:
+def _swapped(rule: nest.Rule) -> nest.Rule:
+    def join(n: nest.Nest, op: Any, value: Any, index: nest.Index) -> nest.At:
+        op.operands.reverse()
+        try:
             return rule(n, op, value, index)
-        source: list[nest.At] = [index[dim] for dim in op.attrs["order"]]  # the inverse permutation
-        shape = op.operands[0].type.dims
-        inside = all(value.type.dims[dim] == shape[k] for k, dim in enumerate(op.attrs["order"]))
-        return n.at(op.operands[0], tuple(source)) if inside else rule(n, op, value, index)
+        finally:
+            op.operands.reverse()
 
-    return transpose
+    return join
 
 
 MUTANTS: dict[str, Mutant] = {
@@ -141,10 +140,9 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "dropped-mask": Mutant("masks of loads and stores are ignored", "memory", (F32, I32,), _without_masks),
     "wrong-other": Mutant("masked-off lanes load 0 instead of `other`", "memory", (F32, I16,), _wrong_other),
-    "nan-maximum": Mutant(
-        "a NaN as second operand of a maximum wins", "elementwise", (F32,),
-        _header("scalar.h", r"cp_maxnum_##F\(FLOAT a, FLOAT b\) \{ FLOAT m = a > b \? a : b; return b != b \? a : m; \}",
-                "cp_maxnum_##F(FLOAT a, FLOAT b) { return a > b ? a : b; }"),
+    "nan-extremes": Mutant(
+        "a NaN as second operand of a maximum or minimum wins", "extreme", (F32,),
+        _header("scalar.h", r"return b != b \? a : m; \}", "return m; }", count=2),
     ),
     "saturating-add": Mutant(
         "8-bit sums saturate instead of wrapping", "elementwise", (I8,),
@@ -154,14 +152,14 @@ MUTANTS: dict[str, Mutant] = {
         "unsigned right shifts copy the sign", "elementwise", (U32, U16,),
         _operation("arith.shrui", lambda emit: lambda e: elementwise.TABLE["arith.shrsi"](e)),
     ),
-    "contracted": Mutant("a * b + c is rounded once", "elementwise", (F32,), _contracted),
+    "contracted": Mutant("a * b + c is rounded once", "multiply_add", (F32,), _contracted),
     "twice-rounded": Mutant(
-        "f64 is rounded to f32 on its way to bf16 and f16", "elementwise", (F64, BF16,),
+        "f64 is rounded to f32 on its way to bf16 and f16", "conversion", (F64, BF16,),
         _header("scalar.h", r"return back == d \|\| d != d \|\| fabs\(d\) == INFINITY \? f : cp_bits_f32\(odd\);", "return f;"),
     ),
     "half-summed": Mutant("a sum along the last axis leaves out half of the lanes", "reduce", (F32,), _half_of_the_lanes),
     "forward-scan": Mutant("reverse scans run forward", "scan", (I32,), _statement("tt.scan", _forward)),
-    "inverse-permutation": Mutant("a permutation is applied the wrong way round", "shape", (I16,), _rule("tt.trans", _swapped_axis)),
+    "swapped-join": Mutant("tl.join takes its operands in the wrong order", "shape", (I16,), _rule("tt.join", _swapped)),
     "short-dot": Mutant(
         "a dot leaves out the last step of k", "dot", (F32,),
         _header("dot.h", r"for \(int k = 0; k < K; k\+\+\)", "for (int k = 0; k + (K > 1) < K; k++)"),
