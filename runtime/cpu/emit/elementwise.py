@@ -217,6 +217,9 @@ def _int_to_float(signed: bool) -> Emit:
     def emit(e: Element) -> str:
         x = e.args[0] if signed else e.unsigned(0)
         x = f"(-(int)({x}))" if signed and e.source() == "i1" else x
+        if e.elem == "bf16" and BITS[e.source()] >= 32:  # rounded once: f32 does not hold every integer
+            wide = f"(double)({x})" if BITS[e.source()] == 32 else f"cp_{'i' if signed else 'u'}64_f64_odd({x})"
+            return narrow(e.elem, f"cp_f64_f32_odd({wide})")
         return narrow(e.elem, f"(({'double' if e.elem == 'f64' else 'float'})({x}))")
 
     return emit

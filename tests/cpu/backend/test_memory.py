@@ -372,7 +372,9 @@ def loaded_mask_flat(x, m, y, N: tl.constexpr):
 
 
 @pytest.mark.parametrize("columns", [1, 2, 4, 8, 16, 32])
-@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.int8, torch.int16, torch.int32, torch.int64, torch.float32, torch.float64], ids=str
+)
 def test_every_lane_has_its_own_mask(dtype: torch.dtype, columns: int) -> None:
     """gcc 12 gives all of several neighbouring masked vector loads the mask of the first (see Loop.head)."""
     rows = 16

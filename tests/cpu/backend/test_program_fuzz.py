@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.cpu.fuzz import bounds
-from tests.cpu.fuzz.campaign import minimal, run_some, scratch
+from tests.cpu.fuzz.campaign import campaign, minimal, run_some, scratch
 from tests.cpu.fuzz.dtypes import BF16, F16, F32, F64
 from tests.cpu.fuzz.generate import KINDS, generate
 from tests.cpu.fuzz.mutants import MUTANTS
@@ -34,6 +34,13 @@ def test_random_programs_stay_within_their_bounds() -> None:
     assert 0 < tally.worst <= 1
 
 
+def test_the_interpreter_agrees_where_it_is_right() -> None:
+    tally = campaign(7, PROGRAMS, 1, lambda tally, seconds: None, interpreter=True)
+    assert tally.differences == []
+    assert tally.programs + tally.skipped.total() == PROGRAMS
+    assert tally.programs >= PROGRAMS // 4
+
+
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_planted_fault_is_found(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     mutant = MUTANTS[name]
@@ -46,7 +53,11 @@ def test_a_planted_fault_is_found(name: str, monkeypatch: pytest.MonkeyPatch, tm
 def test_a_difference_becomes_a_small_script_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with monkeypatch.context() as patch:
         MUTANTS["arithmetic-shift"].plant(patch.setattr, tmp_path)
-        program = next(p for p in (generate(1, i, "elementwise", MUTANTS["arithmetic-shift"].on) for i in range(PATIENCE)) if not _passes(p))
+        program = next(
+            p
+            for p in (generate(1, i, "elementwise", MUTANTS["arithmetic-shift"].on) for i in range(PATIENCE))
+            if not _passes(p)
+        )
         outcome = minimal(program, tries=60)
         assert not outcome.ok
         path = write_repro(outcome, tmp_path)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tests.cpu.fuzz.bounds import round_to
-from tests.cpu.fuzz.dtypes import BOOL, DTYPES, F32, FLOATS, I32, INTEGERS, DType
+from tests.cpu.fuzz.dtypes import BOOL, F32, FLOATS, I32, INTEGERS, DType
 from tests.cpu.fuzz.operations import OPERATIONS
 from tests.cpu.fuzz.oracle_elementwise import FUNCTIONS
 from tests.cpu.fuzz.program import Block, Buffer, Stmt, Type
@@ -142,7 +142,7 @@ class Builder:
     def partner(self, name: str, domain: Iterable[DType]) -> str:
         """An operand that broadcasts with `name`."""
         domain, shape = tuple(domain), self.types[name].shape
-        found = self.values(lambda t: t.dtype in domain and _broadcasts(t.shape, shape))
+        found = self.values(lambda t: t.dtype in domain and broadcasts(t.shape, shape))
         if found and self.chance(0.85):
             return self.choose(found)
         if self.chance(0.3):
@@ -192,7 +192,9 @@ class Builder:
             count -= self.rng.randrange(numel) if self.chance(0.8) else 0
             attrs = {"limit": self.scalar(count), "other": self.other(dtype)}
         buffer = self.buffer(dtype, max(count, 1), self.fill(dtype))
-        return self.emit("load", (), Type(dtype.name, shape), True, buffer=buffer.name, mode="tile", shape=shape, **attrs)
+        return self.emit(
+            "load", (), Type(dtype.name, shape), True, buffer=buffer.name, mode="tile", shape=shape, **attrs
+        )
 
     def other(self, dtype: DType) -> float:
         if dtype is BOOL:
@@ -222,7 +224,7 @@ class Builder:
         return self.apply(self.rng.choice(["gt", "le", "ne"]), name, self.literal(self.types[name].dtype))
 
 
-def _broadcasts(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+def broadcasts(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
     try:
         return int(np.prod(np.broadcast_shapes(a, b))) <= MAX_NUMEL
     except ValueError:
@@ -240,6 +242,3 @@ def random_shape(rng: random.Random, rank: int) -> tuple[int, ...]:
         budget //= size
     rng.shuffle(shape)
     return tuple(shape)
-
-
-__all__ = ["DTYPES", "MAX_NUMEL", "Builder", "random_shape"]

@@ -15,6 +15,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from tests.cpu.fuzz.generate import generate
+from tests.cpu.fuzz.interpreted import objection
 from tests.cpu.fuzz.program import Program
 from tests.cpu.fuzz.repro import write_repro
 from tests.cpu.fuzz.run import Outcome, run
@@ -38,6 +39,7 @@ class Tally:
     worst: float = 0.0
     worst_at: int = -1
     compile_seconds: float = 0.0
+    skipped: Counter[str] = field(default_factory=Counter)
     differences: list[tuple[int, str]] = field(default_factory=list)
 
     def add(self, outcome: Outcome) -> None:
@@ -59,6 +61,7 @@ class Tally:
         self.programs += other.programs
         for mine, theirs in ((self.kinds, other.kinds), (self.ops, other.ops), (self.dtypes, other.dtypes)):
             mine.update(theirs)
+        self.skipped.update(other.skipped)
         self.compared += other.compared
         self.exact += other.exact
         self.unknown += other.unknown
@@ -84,33 +87,47 @@ def scratch() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def run_some(seed: int, indices: Iterable[int], kind: str = "") -> Tally:
-    """Run these programs here."""
+def run_some(seed: int, indices: Iterable[int], interpreter: bool = False) -> Tally:
+    """Run these programs here. `interpreter`: this process has TRITON_INTERPRET=1; leave out what that gets wrong."""
     tally = Tally()
     with scratch() as folder:
         for index in indices:
-            tally.add(run(generate(seed, index, kind), folder))
+            program = generate(seed, index)
+            if interpreter and (why := objection(program)) is not None:
+                tally.skipped[why] += 1
+            else:
+                tally.add(run(program, folder))
     return tally
 
 
-def campaign(seed: int, count: int, jobs: int, progress: Callable[[Tally, float], None]) -> Tally:
-    """Run programs 0 .. count - 1 of a seed; the outcome does not depend on `jobs`."""
+def campaign(
+    seed: int, count: int, jobs: int, progress: Callable[[Tally, float], None], interpreter: bool = False
+) -> Tally:
+    """Run programs 0 .. count - 1 of a seed, on the backend or on Triton's interpreter; the outcome does not depend
+    on `jobs`."""
     total, start = Tally(), time.perf_counter()
     chunks = [range(first, min(first + CHUNK, count)) for first in range(0, count, CHUNK)]
-    for tally in _tallies(seed, chunks, jobs):
+    for tally in _tallies(seed, chunks, jobs, interpreter):
         total.merge(tally)
         progress(total, time.perf_counter() - start)
     total.differences.sort()
     return total
 
 
-def _tallies(seed: int, chunks: list[range], jobs: int) -> Iterator[Tally]:
-    if jobs == 1:
+def _tallies(seed: int, chunks: list[range], jobs: int, interpreter: bool) -> Iterator[Tally]:
+    if jobs == 1 and not interpreter:
         yield from (run_some(seed, chunk) for chunk in chunks)
         return
-    # one thread each for compiling, two for the kernels that several programs race in
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(run_some, [seed] * len(chunks), chunks)
+    with ProcessPoolExecutor(
+        jobs, mp_context=get_context("spawn"), initializer=_prepare, initargs=(interpreter,)
+    ) as pool:
+        yield from pool.map(run_some, [seed] * len(chunks), chunks, [interpreter] * len(chunks))
+
+
+def _prepare(interpreter: bool) -> None:
+    """Before a process imports Triton."""
+    if interpreter:
+        os.environ["TRITON_INTERPRET"] = "1"
 
 
 def minimal(program: Program, tries: int = 200) -> Outcome:

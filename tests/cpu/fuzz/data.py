@@ -64,10 +64,15 @@ def special_values(dtype: DType) -> list[float] | list[int]:
         places = ((8, 23), (11, 23), (8, 40), (11, 40), (24, 50))
         ties = [1 + 2.0**-bits + sign * 2.0**-fine for bits, fine in places for sign in (-1, 0, 1)]
         return [
-            *ties, np.nan, np.nan, np.nan, 0.0, -0.0, np.inf, -np.inf, 1.0, -1.0, 0.5, -0.5, 2.5, -2.5, 1.5, dtype.largest, -dtype.largest,
-            tiny, -tiny, least, -least, 3 * least, tiny - least, float(2**dtype.precision), 1 + 2.0 ** (1 - dtype.precision),
+            *ties, np.nan, np.nan, np.nan, 0.0, -0.0, np.inf, -np.inf, 1.0, -1.0, 0.5, -0.5, 2.5, -2.5, 1.5,
+            dtype.largest, -dtype.largest, tiny, -tiny, least, -least, 3 * least, tiny - least,
+            float(2**dtype.precision), 1 + 2.0 ** (1 - dtype.precision),
         ]  # fmt: skip
-    return [0, 1, 2, dtype.low, dtype.low + 1, dtype.high, dtype.high - 1, dtype.high // 2 + 1, dtype.high // 2]
+    # half-way points of bf16 and f32, and their neighbours
+    places = ((1 << 30) + (1 << 22), (1 << 62) + (1 << 54), (1 << 62) + (1 << 38), (1 << 25) + (1 << 1))
+    ties = [place + step for place in places for step in (-1, 0, 1) if place < dtype.high]
+    extremes = [dtype.low, dtype.low + 1, dtype.high, dtype.high - 1, dtype.high // 2 + 1, dtype.high // 2]
+    return [0, 1, 2, *extremes, *ties]
 
 
 def poison(dtype: DType, count: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Element types of the fuzzer: their numpy storage, their precision, and Triton's promotion rules, written down again."""
+"""Element types of the fuzzer: numpy storage, precision, and Triton's promotion rules, written down again."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ FLOATS, INTEGERS = (F32, F64, BF16, F16), (*SIGNED, *UNSIGNED)
 DTYPES = {dtype.name: dtype for dtype in (*FLOATS, *INTEGERS, BOOL)}
 TRITON_NAMES = {
     "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "i1": "int1",
-    **{f"{letter}{bits}": f"{word}{bits}" for letter, word in (("i", "int"), ("u", "uint")) for bits in (8, 16, 32, 64)},
+    **{f"{word[0]}{bits}": f"{word}{bits}" for word in ("int", "uint") for bits in (8, 16, 32, 64)},
 }  # fmt: skip
 
 

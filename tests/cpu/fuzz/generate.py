@@ -30,7 +30,8 @@ STEPS: dict[str, Callable[[Builder], None]] = {
 }
 #: Kinds of programs and how often each is drawn.
 KINDS = {
-    "elementwise": 6, "shape": 3, "reduce": 3, "scan": 2, "dot": 2, "control": 4, "memory": 3, "atomic": 1, "rearrange": 2,
+    "elementwise": 6, "shape": 3, "reduce": 3, "scan": 2, "dot": 2, "control": 4, "memory": 3, "atomic": 1,
+    "rearrange": 2,
 }  # fmt: skip
 #: Weights of statements in every program; its own kind gets OWN more.
 COMMON = {"elementwise": 8, "shape": 3, "reduce": 2, "scan": 1, "memory": 2, "control": 1}

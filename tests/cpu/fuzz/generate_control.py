@@ -51,7 +51,7 @@ def branch(g: Builder, step: Step) -> None:
 
 def _finish(g: Builder, stmt: Stmt, types: list[Type]) -> None:
     """Results of a control statement: certain if everything that may become one is."""
-    sources = [names for names in zip(*(block.yields for block in stmt.blocks), strict=True)]
+    sources = list(zip(*(block.yields for block in stmt.blocks), strict=True))
     carried = stmt.args[-len(types) :] if stmt.op != "if" else ()
     results = []
     for k, type_ in enumerate(types):

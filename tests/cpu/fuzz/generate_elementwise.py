@@ -10,7 +10,7 @@ The backend's own choices for these (docs/cpu-backend.md, "Numerics") have tests
 
 from __future__ import annotations
 
-from tests.cpu.fuzz.builder import Builder
+from tests.cpu.fuzz.builder import Builder, broadcasts
 from tests.cpu.fuzz.dtypes import BF16, BOOL, DTYPES, F16, F32, FLOATS, INTEGERS
 from tests.cpu.fuzz.operations import OPERATIONS, Operation
 from tests.cpu.fuzz.program import Type
@@ -44,9 +44,7 @@ def _apply(g: Builder, name: str) -> str:
 
 def _fitting(g: Builder, names: list[str]) -> list[str]:
     """Operands that each broadcast with the first may not with each other: repeat the first then."""
-    from tests.cpu.fuzz.builder import _broadcasts
-
-    if len(names) == 3 and not _broadcasts(g.types[names[1]].shape, g.types[names[2]].shape):
+    if len(names) == 3 and not broadcasts(g.types[names[1]].shape, g.types[names[2]].shape):
         names[2] = names[1]
     return names
 

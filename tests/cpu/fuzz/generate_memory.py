@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from tests.cpu.fuzz.builder import Builder, random_shape
-from tests.cpu.fuzz.dtypes import BF16, BOOL, F16, F32, F64, FLOATS, I32, INTEGERS
+from tests.cpu.fuzz.dtypes import BF16, BOOL, F16, F32, F64, FLOATS, INTEGERS
+from tests.cpu.fuzz.generate_tensor import tamed
 from tests.cpu.fuzz.operations import ATOMIC_INTEGERS
 from tests.cpu.fuzz.program import Stmt, Type
 
@@ -148,8 +149,6 @@ def float_sum(g: Builder) -> None:
     """Float additions in any order."""
     dtype = g.dtype((F32, F64, F16, BF16))
     value = g.load(dtype, g.fitting_shape(1))
-    from tests.cpu.fuzz.generate_tensor import tamed
-
     _rmw(g, "add", tamed(g, value), g.rng.choice([1, 4, 32]))
 
 
@@ -179,6 +178,3 @@ def swapped(g: Builder) -> None:
     attrs = {"buffer": buffer.name, "mode": "tile", "shape": shape}
     g.body.append(Stmt("cas", (compare, value), (old,), attrs))
     g.visible.append(old)
-
-
-__all__ = ["I32", "atomic", "memory", "store"]

@@ -5,7 +5,24 @@ from __future__ import annotations
 import numpy as np
 
 from tests.cpu.fuzz.builder import MAX_NUMEL, Builder, random_shape
-from tests.cpu.fuzz.dtypes import BF16, BOOL, F16, F32, F64, FLOATS, I8, I16, I32, INTEGERS, U8, U16, U32, DType, compared, summed
+from tests.cpu.fuzz.dtypes import (
+    BF16,
+    BOOL,
+    F16,
+    F32,
+    F64,
+    FLOATS,
+    I8,
+    I16,
+    I32,
+    INTEGERS,
+    U8,
+    U16,
+    U32,
+    DType,
+    compared,
+    summed,
+)
 from tests.cpu.fuzz.program import Stmt, Type
 
 ANY = (*FLOATS, *INTEGERS, BOOL)

@@ -11,7 +11,7 @@ from typing import Any
 
 from runtime.cpu import toolchain
 from runtime.cpu.emit import control, elementwise, emitter, nest, reduce
-from tests.cpu.fuzz.dtypes import BF16, F16, F32, F64, I8, I16, I32, U16, U32, U64, DType
+from tests.cpu.fuzz.dtypes import BF16, F32, F64, I8, I16, I32, U16, U32, U64, DType
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,9 @@ class Mutant:
     plant: Callable[[Callable[[Any, str, Any], None], Path], None]
 
 
-def _header(name: str, pattern: str, by: str, count: int = 1) -> Callable[[Callable[[Any, str, Any], None], Path], None]:
+def _header(
+    name: str, pattern: str, by: str, count: int = 1
+) -> Callable[[Callable[[Any, str, Any], None], Path], None]:
     """Change native/`name`: kernels are compiled against a changed copy."""
 
     def plant(put: Callable[[Any, str, Any], None], folder: Path) -> None:
@@ -154,17 +156,19 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "contracted": Mutant("a * b + c is rounded once", "multiply_add", (F32,), _contracted),
     "twice-rounded": Mutant(
-        "f64 is rounded to f32 on its way to bf16 and f16", "conversion", (F64, BF16,),
-        _header("scalar.h", r"return back == d \|\| d != d \|\| fabs\(d\) == INFINITY \? f : cp_bits_f32\(odd\);", "return f;"),
+        "f64 is rounded to f32 on its way to bf16 and f16", "conversion", (F64, BF16),
+        _header("scalar.h", r"return back == d .* \? f : cp_bits_f32\(odd\);", "return f;"),
     ),
-    "half-summed": Mutant("a sum along the last axis leaves out half of the lanes", "reduce", (F32,), _half_of_the_lanes),
+    "half-summed": Mutant("a sum leaves out half of the lanes", "reduce", (F32,), _half_of_the_lanes),
     "forward-scan": Mutant("reverse scans run forward", "scan", (I32,), _statement("tt.scan", _forward)),
-    "swapped-join": Mutant("tl.join takes its operands in the wrong order", "shape", (I16,), _rule("tt.join", _swapped)),
+    "swapped-join": Mutant("tl.join swaps its operands", "shape", (I16,), _rule("tt.join", _swapped)),
     "short-dot": Mutant(
         "a dot leaves out the last step of k", "dot", (F32,),
         _header("dot.h", r"for \(int k = 0; k < K; k\+\+\)", "for (int k = 0; k + (K > 1) < K; k++)"),
     ),
-    "sequential-assignment": Mutant("loops assign carried values one after the other", "control", (I32, F32,), _sequential),
+    "sequential-assignment": Mutant(
+        "loops assign carried values one after the other", "control", (I32, F32), _sequential
+    ),
 }  # fmt: skip
 
 

@@ -9,8 +9,10 @@ from tests.cpu.fuzz.dtypes import BF16, BOOL, F32, F64, FLOATS, I32, I64, INTEGE
 
 @dataclass(frozen=True)
 class Operation:
-    """`source` is a format over operand names. Operands of mixed types are promoted if `mixes`; a comparison gives
-    bool; `widens` for operations that turn bf16 into f32 first, `divides` for those that turn 16-bit floats into f32."""
+    """`source` is a format over operand names. Operands of mixed types are promoted if `mixes`; what `compares`
+    gives bool.
+
+    `widens`: bf16 becomes f32 first; `divides`: every 16-bit float does."""
 
     source: str
     domain: tuple[DType, ...]

@@ -12,7 +12,7 @@ from tests.cpu.fuzz.bounds import SLACK, Value, exact
 from tests.cpu.fuzz.data import fill
 from tests.cpu.fuzz.dtypes import DType, compared, summed
 from tests.cpu.fuzz.operations import OPERATIONS
-from tests.cpu.fuzz.oracle_elementwise import ELEMENTWISE, bitcast, convert, towards_zero
+from tests.cpu.fuzz.oracle_elementwise import ELEMENTWISE, bitcast, convert, towards_zero, where
 from tests.cpu.fuzz.program import Block, Program, Stmt, Type
 
 Results = Value | tuple[Value, ...] | None
@@ -174,7 +174,7 @@ def _scalar(run: Run, stmt: Stmt, args: list[Value], dtypes: tuple[DType, ...]) 
 @_rule("where")
 def _where(run: Run, stmt: Stmt, args: list[Value], dtypes: tuple[DType, ...]) -> Results:
     target = _result(run, stmt).dtype
-    return tensors.where(args[0], convert(args[1], dtypes[1], target), convert(args[2], dtypes[2], target))
+    return where(args[0], convert(args[1], dtypes[1], target), convert(args[2], dtypes[2], target))
 
 
 @_rule("cast")

@@ -21,7 +21,7 @@ from tests.cpu.fuzz.bounds import (
     to_odd_f64,
     two_roundings,
 )
-from tests.cpu.fuzz.dtypes import BF16, BOOL, F16, F32, F64, DType
+from tests.cpu.fuzz.dtypes import BF16, BOOL, F16, F64, DType
 
 Rule = Callable[..., Value]
 ELEMENTWISE: dict[str, Rule] = {}
@@ -88,7 +88,9 @@ def _fmod(dtype: DType, a: Value, b: Value) -> Value:
 
 def _neg(dtype: DType, a: Value) -> Value:
     """Triton's minus is 0 - x: minus zero is plus zero."""
-    return _sub(dtype, exact(np.zeros((), dtype.storage)), a) if dtype.is_float else _wrapped(np.subtract, dtype, None, a)
+    return (
+        _sub(dtype, exact(np.zeros((), dtype.storage)), a) if dtype.is_float else _wrapped(np.subtract, dtype, None, a)
+    )
 
 
 def _abs(dtype: DType, a: Value) -> Value:
@@ -349,6 +351,3 @@ def bitcast(value: Value, source: DType, target: DType) -> Value:
     """The bits of a NaN are not promised, nor those of a number that carries an error."""
     settled = (value.error == 0) & ~(np.isnan(value.data) if source.is_float else False)
     return _certain(from_bits(bits_of(value.data, source), target), settled)
-
-
-__all__ = ["ELEMENTWISE", "F32", "FUNCTIONS", "Undefined", "bitcast", "bits_of", "convert", "from_bits", "towards_zero", "where"]

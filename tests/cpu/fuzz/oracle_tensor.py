@@ -1,6 +1,6 @@
 """What operations on whole tensors mean: shapes, reductions, scans, dot, gather, sort, histogram.
 
-Bounds of sums. Any order of adding n numbers with m roundings on the longest path errs by at most m u sum|x| / (1 - m u)
+Bounds of sums. Any order of adding numbers with m roundings on the longest path errs by at most m u sum|x| / (1 - m u)
 (Higham, Accuracy and Stability of Numerical Algorithms, 4.2); m = n - 1 covers every order. A dot of length K errs by
 (K + 1) u (|acc| + |a| |b|) in the same way. Where partial sums could overflow, nothing is claimed.
 """
@@ -13,7 +13,7 @@ import numpy as np
 
 from tests.cpu.fuzz.bounds import EITHER_ZERO, SLACK, Value, round_to, two_roundings
 from tests.cpu.fuzz.dtypes import BF16, F16, F32, I32, DType
-from tests.cpu.fuzz.oracle_elementwise import ELEMENTWISE, where
+from tests.cpu.fuzz.oracle_elementwise import ELEMENTWISE
 
 # ---- shapes
 
@@ -141,7 +141,9 @@ def reduce(kind: str, dtype: DType, value: Value, axis: int) -> Value:
 def _extreme(kind: str, dtype: DType, value: Value, axis: int) -> Value:
     """NaNs are ignored unless there is nothing else."""
     rule = ELEMENTWISE["maximum" if kind == "max" else "minimum"]
-    parts = [Value(d, e) for d, e in zip(np.moveaxis(value.data, axis, 0), np.moveaxis(value.error, axis, 0), strict=True)]
+    parts = [
+        Value(d, e) for d, e in zip(np.moveaxis(value.data, axis, 0), np.moveaxis(value.error, axis, 0), strict=True)
+    ]
     result = parts[0]
     for part in parts[1:]:
         result = rule(dtype, result, part)
@@ -236,9 +238,3 @@ def _dot_unknown(a: Value, b: Value, acc: Value | None) -> np.ndarray:
     rows, columns = np.isinf(a.error).any(-1), np.isinf(b.error).any(-2)
     unknown = rows[..., :, None] | columns[..., None, :]
     return unknown | np.isinf(acc.error) if acc else unknown
-
-
-__all__ = [
-    "affine_scan", "broadcast", "cat", "dot", "expand_dims", "extreme_index", "flip", "gather", "histogram", "join",
-    "reduce", "reshape", "scan", "sort", "split", "transpose", "where",
-]  # fmt: skip

@@ -57,7 +57,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Stmt:
-    """`results = op(args)`. What `attrs` holds depends on the operation; blocks are those of `if`, `for` and `while`."""
+    """`results = op(args)`. What `attrs` holds depends on the operation; `if`, `for` and `while` have blocks."""
 
     op: str
     args: tuple[str, ...]

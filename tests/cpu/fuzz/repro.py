@@ -10,7 +10,6 @@ from tests.cpu.fuzz.data import fill
 from tests.cpu.fuzz.dtypes import DType
 from tests.cpu.fuzz.oracle import expected
 from tests.cpu.fuzz.oracle_elementwise import bits_of
-from tests.cpu.fuzz.program import Program
 from tests.cpu.fuzz.run import Outcome
 from tests.cpu.fuzz.source import kernel_source
 

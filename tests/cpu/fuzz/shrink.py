@@ -44,8 +44,7 @@ def candidates(program: Program) -> Iterator[Program]:
     if program.programs > 1:
         yield replace(program, grid=(1, 1))
     for stmt in reversed(list(program.walk())):
-        for smaller in _without(program, stmt):
-            yield smaller
+        yield from _without(program, stmt)
 
 
 def _without(program: Program, stmt: Stmt) -> Iterator[Program]:

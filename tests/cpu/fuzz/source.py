@@ -228,7 +228,8 @@ TEXTS = {
     "cat": lambda s, t, p: f"tl.cat({s.args[0]}, {s.args[1]}, can_reorder=True)",
     "gather": lambda s, t, p: f"tl.gather({s.args[0]}, {s.args[1]}, {s.attrs['axis']})",
     "sort": lambda s, t, p: f"tl.sort({s.args[0]}, descending={s.attrs['descending']})",
-    "histogram": lambda s, t, p: f"tl.histogram({s.args[0]}, {s.attrs['bins']}"
-    + (f", mask={s.args[1]})" if len(s.args) > 1 else ")"),
+    "histogram": lambda s, t, p: (
+        f"tl.histogram({s.args[0]}, {s.attrs['bins']}" + (f", mask={s.args[1]})" if len(s.args) > 1 else ")")
+    ),
     "dot": _dot,
 }
