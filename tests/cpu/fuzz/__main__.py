@@ -33,8 +33,12 @@ def main(
 ) -> None:
     """Every element must lie within its bound. Exit status 1 on a difference, with a minimal script under OUT."""
     console, start = Console(stderr=True), time.perf_counter()
+    reported: list[int] = []
 
     def progress(tally: Tally, seconds: float) -> None:
+        for index, message in tally.differences[len(reported) :]:
+            reported.append(index)
+            console.print(f"program {index}: {message}", highlight=False)
         done = tally.programs + tally.skipped.total()
         line = f"{done}/{programs} programs, {len(tally.differences)} differ, {seconds:.0f} s"
         console.print(line, highlight=False, end="\r" if console.is_terminal else "\n")
@@ -45,8 +49,8 @@ def main(
         sys.exit(not outcome.ok)
     tally = campaign(seed, programs, jobs, progress, interpreter)
     result = summary(tally, seed, time.perf_counter() - start)
-    for index, message in [] if interpreter else tally.differences[:SHRUNK]:
-        console.print(f"program {index}: {message}\nshrinking ...", highlight=False)
+    for index, _ in [] if interpreter else tally.differences[:SHRUNK]:
+        console.print(f"shrinking program {index} ...", highlight=False)
         path, outcome = report(seed, index, out)
         result["repros"].append({"program": index, "script": str(path), "message": outcome.message})
     print(json.dumps(result)) if as_json else show(result)

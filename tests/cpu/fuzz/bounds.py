@@ -124,6 +124,12 @@ def elementary(dtype: DType, wide: np.ndarray, carried: np.ndarray, ulps: float 
         return Value(data, np.where(special, np.where(carried == 0, 0.0, np.inf), total))
 
 
+def growth(dtype: DType, roundings: np.ndarray | float) -> np.ndarray:
+    """m u / (1 - m u): how m roundings in a row grow; nothing is claimed where it is not small."""
+    many = np.asarray(roundings, np.float64) * dtype.unit
+    return np.where(many < 0.25, many / (1 - np.minimum(many, 0.25)), np.inf)
+
+
 def shares(dtype: DType, got: np.ndarray, want: Value) -> np.ndarray:
     """Per element: the error as a share of its bound; 0 where equal, infinity where different without a bound,
     NaN where nothing is claimed. `got` has the storage of `dtype`."""

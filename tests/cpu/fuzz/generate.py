@@ -50,7 +50,7 @@ def generate(seed: int, index: int, kind: str = "", only: tuple[DType, ...] = ()
     dtypes = list(only) or dtypes
     g = Builder(rng, grid, random_shape(rng, rng.choice([1, 2, 2, 3])), dtypes)
     _start(g)
-    for _ in range(rng.randrange(4, 12)):
+    for _ in range(rng.randrange(4, 10)):
         _step(g, kind)
     _finish(g)
     program = Program(seed, index, kind, grid, tuple(g.buffers), g.scalars, tuple(g.body), g.types)
@@ -83,5 +83,5 @@ def _finish(g: Builder) -> None:
     made = [name for stmt in g.body if stmt.op not in ("const", "pid") for name in stmt.results]
     leaves = [name for name in made if name not in used]
     others = [name for name in made if name in used]
-    for name in [*leaves[-8:], *g.rng.sample(others, min(len(others), 2))]:
+    for name in [*leaves[-6:], *g.rng.sample(others, min(len(others), 2))]:
         store(g, name)

@@ -100,7 +100,7 @@ def store(g: Builder, name: str) -> None:
     type_ = g.types[name]
     shape, args, attrs = type_.shape, [name], {}
     count = g.programs * type_.numel
-    if shape and g.chance(0.4):
+    if shape and g.chance(0.3):
         attrs["limit"] = g.scalar(max(1, count - g.rng.randrange(type_.numel)))
     if shape and g.chance(0.2):
         attrs["mask_arg"] = 1

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tests.cpu.fuzz import oracle_tensor as tensors
-from tests.cpu.fuzz.bounds import SLACK, Value, exact
+from tests.cpu.fuzz.bounds import SLACK, Value, exact, growth
 from tests.cpu.fuzz.data import fill
 from tests.cpu.fuzz.dtypes import DType, compared, summed
 from tests.cpu.fuzz.operations import OPERATIONS
@@ -49,8 +49,8 @@ def _memory(data: np.ndarray) -> Memory:
 def _settle_additions(dtype: DType, memory: Memory) -> None:
     """Atomic additions come in any order: m of them to an element err by at most m u sum |x|, as any sum."""
     with np.errstate(all="ignore"):
-        growth = memory.adds * dtype.unit / (1 - memory.adds * dtype.unit)
-        bound = (memory.error + 2 * growth * (memory.sizes + memory.error) + memory.adds * dtype.step) * SLACK
+        grown = 2 * growth(dtype, memory.adds) * (memory.sizes + memory.error)
+        bound = (memory.error + grown + memory.adds * dtype.step) * SLACK
         bound = np.where(memory.sizes + bound < dtype.largest, bound, np.inf)
     memory.error = np.where(memory.adds > 0, bound, memory.error)
 
