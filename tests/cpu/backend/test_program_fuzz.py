@@ -55,10 +55,10 @@ def test_a_difference_becomes_a_small_script_of_its_own(monkeypatch: pytest.Monk
         MUTANTS["arithmetic-shift"].plant(patch.setattr, tmp_path)
         program = next(
             p
-            for p in (generate(1, i, "elementwise", MUTANTS["arithmetic-shift"].on) for i in range(PATIENCE))
+            for p in (generate(1, i, "shift", MUTANTS["arithmetic-shift"].on) for i in range(PATIENCE))
             if not _passes(p)
         )
-        outcome = minimal(program, tries=60)
+        outcome = minimal(program, tries=30)
         assert not outcome.ok
         path = write_repro(outcome, tmp_path)
     kept = list(outcome.program.walk())

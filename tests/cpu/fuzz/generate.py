@@ -8,9 +8,9 @@ from collections.abc import Callable
 from tests.cpu.fuzz.builder import Builder, random_shape
 from tests.cpu.fuzz.dtypes import BF16, BOOL, F16, F32, F64, INTEGERS, DType
 from tests.cpu.fuzz.generate_control import control
-from tests.cpu.fuzz.generate_elementwise import conversion, elementwise, extreme, multiply_add
+from tests.cpu.fuzz.generate_elementwise import conversion, elementwise, extreme, multiply_add, shift
 from tests.cpu.fuzz.generate_memory import atomic, memory, store
-from tests.cpu.fuzz.generate_tensor import dot, rearrange, reduction, scan, shape
+from tests.cpu.fuzz.generate_tensor import dot, join, rearrange, reduction, scan, shape
 from tests.cpu.fuzz.program import Program, Type
 
 STEPS: dict[str, Callable[[Builder], None]] = {
@@ -22,7 +22,9 @@ STEPS: dict[str, Callable[[Builder], None]] = {
     "memory": memory,
     "atomic": atomic,
     "rearrange": rearrange,
-    # parts of "elementwise", for programs that are to have many of them
+    # parts of "elementwise" and "shape", for programs that are to have many of them
+    "join": join,
+    "shift": shift,
     "extreme": extreme,
     "multiply_add": multiply_add,
     "conversion": conversion,

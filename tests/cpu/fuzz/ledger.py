@@ -73,6 +73,11 @@ def total(x, y, out, n: tl.constexpr):
 
 
 @triton.jit
+def count(x, y, out, n: tl.constexpr):
+    tl.store(out + tl.arange(0, n), tl.histogram(tl.load(x + tl.arange(0, n)), n))
+
+
+@triton.jit
 def exchange_alias(x, y, out, n: tl.constexpr):
     """Two names for one value in front of a loop that gives them different ones."""
     start = tl.program_id(0)
@@ -143,6 +148,10 @@ LEDGER: dict[str, Entry] = {
     "int-sum-wraps": Entry(
         total, torch.full((N,), 2**30, dtype=torch.int32), _NONE, torch.int32, (0, 0, 0, 0),
         "raises OverflowError where a sum of integers to a scalar wraps",
+    ),
+    "histogram-of-i64": Entry(
+        count, torch.tensor([0, 1, 3, 1]), _NONE, torch.int32, (1, 2, 0, 1),
+        "counts in the type of the input, and raises or writes elements of another size",
     ),
     "names-of-one-value": Entry(
         exchange_alias, _NONE, _NONE, torch.int32, (1, 0, 0, 0),

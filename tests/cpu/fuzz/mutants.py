@@ -151,7 +151,7 @@ MUTANTS: dict[str, Mutant] = {
         _operation("arith.addi", lambda emit: lambda e: _saturated(e) if e.elem == "i8" else emit(e)),
     ),
     "arithmetic-shift": Mutant(
-        "unsigned right shifts copy the sign", "elementwise", (U32, U16,),
+        "unsigned right shifts copy the sign", "shift", (U32, U16,),
         _operation("arith.shrui", lambda emit: lambda e: elementwise.TABLE["arith.shrsi"](e)),
     ),
     "contracted": Mutant("a * b + c is rounded once", "multiply_add", (F32,), _contracted),
@@ -161,7 +161,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "half-summed": Mutant("a sum leaves out half of the lanes", "reduce", (F32,), _half_of_the_lanes),
     "forward-scan": Mutant("reverse scans run forward", "scan", (I32,), _statement("tt.scan", _forward)),
-    "swapped-join": Mutant("tl.join swaps its operands", "shape", (I16,), _rule("tt.join", _swapped)),
+    "swapped-join": Mutant("tl.join swaps its operands", "join", (I16,), _rule("tt.join", _swapped)),
     "short-dot": Mutant(
         "a dot leaves out the last step of k", "dot", (F32,),
         _header("dot.h", r"for \(int k = 0; k < K; k\+\+\)", "for (int k = 0; k + (K > 1) < K; k++)"),
