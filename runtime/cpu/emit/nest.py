@@ -74,7 +74,7 @@ def deepest(parts: Iterable[At]) -> int:
 class Nest:
     """Statements per loop level. `assumed` comparisons are known to hold; `corners` are those that could be assumed.
 
-    `masked`: it loads under a mask."""
+    `masked`: it loads under a mask, or loads what a select may not need (gcc makes a masked load of that)."""
 
     def __init__(self, emitter: Emitter, depth: int, assumed: frozenset[Value] = frozenset()) -> None:
         self.emitter = emitter
@@ -83,7 +83,7 @@ class Nest:
         self.corners: list[Value] = []
         #: Values stored as they are evaluated: updates of carried tensors fused into this nest.
         self.updates: set[Value] = set()
-        self.masked = False
+        self.masked = self._loads = self._selects = False
         self._memo: dict[tuple, At] = {}
 
     def temporary(self, level: int, ctype: str, code: str, value: Value | None = None) -> At:
@@ -98,6 +98,8 @@ class Nest:
         if place is Place.SCALAR:
             return At(self.emitter.names[value], 0)
         if place is Place.ARRAY:
+            self._loads = True
+            self.masked = self._selects
             return At(f"{self.emitter.names[value]}[{flat(value.type.dims, index)}]", deepest(index))
         key = (value, tuple(i.code for i in index))
         if key not in self._memo:
@@ -110,6 +112,9 @@ class Nest:
             code = f"({start.code} + {self.emitter.names[value]})"
             return At(f"(({c_type(value.type.elem)}){code})" if self.emitter.checks else code, start.level)
         op = value.op
+        self._loads |= op.name == "tt.load"
+        self._selects |= op.name == "arith.select" or (op.name == "tt.load" and len(op.operands) > 1)
+        self.masked = self._loads and self._selects
         if rule := RULES.get(op.name):
             return rule(self, op, value, index)
         args = [self.at(operand, index if operand.type.is_tensor else ()) for operand in op.operands]
@@ -247,7 +252,6 @@ def _load(nest: Nest, op: Op, value: Value, index: Index) -> At:
         check = nest.emitter.checks.element(nest, op, index, mask)
         nest.levels[check.level].append(f"if ({mask.code}) {check.code}" if mask else check.code)
     if mask is not None:
-        nest.masked = True
         other = nest.at(op.operands[2], index) if len(op.operands) > 2 else At(f"({elem})0", 0)
         level, code = deepest((pointer, mask, other)), f"({mask.code}) ? {code} : {other.code}"
     return nest.temporary(level, elem, code, value)

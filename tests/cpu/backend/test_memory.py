@@ -365,6 +365,15 @@ def loaded_mask(x, m, y, sums, R: tl.constexpr, C: tl.constexpr):
 
 
 @triton.jit
+def selected(x, m, y, R: tl.constexpr, C: tl.constexpr):
+    o = tl.arange(0, R)[:, None] * C + tl.arange(0, C)[None, :]
+    v, flags = tl.load(x + o), tl.load(m + o)
+    tl.debug_barrier()
+    tl.store(y + o, tl.where(flags != 0, v, 1))
+    tl.store(y + o, tl.where(flags != 0, v, 1))  # used twice, so both are arrays by now
+
+
+@triton.jit
 def loaded_mask_flat(x, m, y, N: tl.constexpr):
     o = tl.arange(0, N)
     for k in tl.static_range(4):
@@ -386,4 +395,6 @@ def test_every_lane_has_its_own_mask(dtype: torch.dtype, columns: int) -> None:
     expected = torch.where(m != 0, x, 1)
     assert torch.equal(y, expected)
     assert torch.equal(flat, expected)
+    selected[(1,)](x, m, y, R=rows, C=columns)
+    assert torch.equal(y, expected)
     assert torch.equal(sums, torch.where(m != 0, x, 0).sum(1).to(dtype))

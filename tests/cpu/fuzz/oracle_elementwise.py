@@ -143,7 +143,9 @@ def _pick(larger: bool, propagate: bool) -> Rule:
         choose = np.maximum if larger else np.minimum
         if not dtype.is_float:
             return Value(choose(a.data, b.data), _worst(a, b))
-        data = (choose if propagate else np.fmax if larger else np.fmin)(a.data, b.data)
+        data = choose(a.data, b.data)
+        if not propagate:  # not numpy's fmax: with a signalling NaN that gives NaN
+            data = np.where(np.isnan(a.data), b.data, np.where(np.isnan(b.data), a.data, data))
         zeros = (a.data == 0) & (b.data == 0) & (np.signbit(a.data) != np.signbit(b.data))
         return Value(data, np.maximum(_worst(a, b), np.where(zeros, EITHER_ZERO, 0.0)))
 
