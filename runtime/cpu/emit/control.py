@@ -27,6 +27,8 @@ def for_loop(e: Emitter, op: Op) -> None:
     ctype = c_type(induction.type.elem)
     if op.attrs["unsigned"]:
         ctype = c_unsigned(induction.type.elem)
+    if any(o.name == "tt.load" and len(o.operands) > 1 and not o.result.type.is_tensor for o in body.ops):
+        e.write("#pragma GCC unroll 1")  # see Loop.head
     with e.scope(f"for ({ctype} {i} = {low}; {i} < {high}; {i} += {step})"):
         e.block(body, skip_terminator=True)
         parallel_assign(e, carried, body.terminator.operands)

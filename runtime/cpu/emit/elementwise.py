@@ -116,7 +116,9 @@ def _int_infix(symbol: str) -> Emit:
             return f"(({c_type(e.elem)})({a} {symbol} {b}))"
         # unsigned arithmetic of at least 32 bits: wraps, and small types do not overflow a promoted int
         u = c_unsigned(e.elem if BITS[e.elem] >= 32 else "i32")
-        return f"(({c_type(e.elem)})(({u})({a}) {symbol} ({u})({b})))"
+        # gcc 12 takes x = x * x in a loop for a reduction and reorders it, so it must not see that it is a square
+        other = f"(({u})({b}) ^ ({u})cp_zero)" if symbol == "*" and a == b else f"({u})({b})"
+        return f"(({c_type(e.elem)})(({u})({a}) {symbol} {other}))"
 
     return emit
 
@@ -215,6 +217,9 @@ def _int_to_float(signed: bool) -> Emit:
     def emit(e: Element) -> str:
         x = e.args[0] if signed else e.unsigned(0)
         x = f"(-(int)({x}))" if signed and e.source() == "i1" else x
+        if e.elem == "bf16" and BITS[e.source()] >= 32:  # rounded once: f32 does not hold every integer
+            wide = f"(double)({x})" if BITS[e.source()] == 32 else f"cp_{'i' if signed else 'u'}64_f64_odd({x})"
+            return narrow(e.elem, f"cp_f64_f32_odd({wide})")
         return narrow(e.elem, f"(({'double' if e.elem == 'f64' else 'float'})({x}))")
 
     return emit

@@ -59,6 +59,7 @@ def _translation_unit(function: Function, emitter: Emitter) -> str:
             *([_ARENA.format(bytes=arena)] if arena else []),
             f"static __attribute__((noinline)) void program({', '.join(parameters)}) {{",
             *(["char *const cp_arena = cp_get_arena();"] if arena else []),
+            *([_ZERO] if any("cp_zero" in line for line in emitter.lines) else []),
             *emitter.lines,
             "}",
             "void cp_run(const char *args, int64_t begin, int64_t end, uint32_t gx, uint32_t gy, uint32_t gz) {",
@@ -78,6 +79,8 @@ def _translation_unit(function: Function, emitter: Emitter) -> str:
     )
 
 
+#: A zero of which the compiler does not know that it is one.
+_ZERO = 'uint64_t cp_zero = 0; __asm__ volatile("" : "+r"(cp_zero));'
 _UNLESS_FAILED = " && !__atomic_load_n(&cp_failing, __ATOMIC_RELAXED)"
 _ARENA = """#include <stdlib.h>
 static char *cp_get_arena(void) {{

@@ -33,12 +33,33 @@ NEVER = At("0", 0)
 Index = tuple[At, ...]
 
 
+#: gcc unrolls loops of at most this many rounds completely before it vectorises.
+PEELED = 16
+
+
 class Loop(NamedTuple):
     """`for (int var = low; var < high; var++)`"""
 
     var: str
     high: int | str
     low: int | str = 0
+
+    @property
+    def rounds(self) -> int | None:
+        """None: known at run time only."""
+        return self.high - self.low if isinstance(self.high, int) and isinstance(self.low, int) else None
+
+    def head(self, independent: bool = False, masked: bool = False) -> list[str]:
+        """Lines up to the opening brace. `independent`: no round depends on another. `masked`: loads under a mask.
+
+        gcc 12 miscompiles masked loads side by side that need several vectors (all get the first one's mask): they
+        come from unrolling a short loop inside another one, so loops with masked loads are not unrolled."""
+        if self.rounds == 1:
+            return [f"{{ const int {self.var} = {self.low};"]
+        hints = ["#pragma GCC ivdep"] if independent else []
+        if masked and self.rounds is not None and self.rounds <= PEELED:
+            hints.append("#pragma GCC unroll 1")
+        return [*hints, f"for (int {self.var} = {self.low}; {self.var} < {self.high}; {self.var}++) {{"]
 
 
 def flat(shape: Sequence[int], index: Index) -> str:
@@ -57,7 +78,9 @@ def deepest(parts: Iterable[At]) -> int:
 
 class Nest:
     """Statements per loop level. `assumed` comparisons are known to hold, `refuted` ones to fail; `corners` are those
-    that could be either."""
+    that could be either.
+
+    `masked`: it loads under a mask, or loads what a select may not need (gcc makes a masked load of that)."""
 
     def __init__(
         self,
@@ -80,6 +103,7 @@ class Nest:
         #: Of a nest that runs over chunks of rows: where one starts, its elements, and what is done before each.
         self.chunk: At | None = None
         self.chunk_lanes, self.chunk_lines = 0, []
+        self.masked = self._loads = self._selects = False
         self._memo: dict[tuple, At] = {}
 
     def temporary(self, level: int, ctype: str, code: str, value: Value | None = None) -> At:
@@ -98,6 +122,8 @@ class Nest:
         if self.emitter.placement.wraps(value) and value not in self.wraps:
             self.wraps.append(value)
         if place is Place.ARRAY:
+            self._loads = True
+            self.masked = self._selects
             return At(f"{self.emitter.names[value]}[{flat(value.type.dims, index)}]", deepest(index))
         key = (value, tuple(i.code for i in index))
         if key not in self._memo:
@@ -110,6 +136,9 @@ class Nest:
             code = f"({start.code} + {self.emitter.names[value]})"
             return At(f"(({c_type(value.type.elem)}){code})" if self.emitter.checks else code, start.level)
         op = value.op
+        self._loads |= op.name == "tt.load"
+        self._selects |= op.name == "arith.select" or (op.name == "tt.load" and len(op.operands) > 1)
+        self.masked = self._loads and self._selects
         if rule := RULES.get(op.name):
             return rule(self, op, value, index)
         args = [self.at(operand, index if operand.type.is_tensor else ()) for operand in op.operands]
@@ -164,10 +193,9 @@ class Nest:
     def loops(self, loops: Sequence[Loop], independent: bool = True) -> list[str]:
         """Lines of the nest: level statements wrapped in `loops`, the innermost marked free of dependences."""
         lines = list(self.levels[0])
+        innermost = max((k for k, loop in enumerate(loops) if loop.rounds != 1), default=-1)
         for k, loop in enumerate(loops):
-            if independent and k == len(loops) - 1:
-                lines.append("#pragma GCC ivdep")
-            lines.append(f"for (int {loop.var} = {loop.low}; {loop.var} < {loop.high}; {loop.var}++) {{")
+            lines += loop.head(independent and k == innermost, self.masked)
             lines += self.levels[k + 1]
         lines.append("}" * len(loops))
         return lines

@@ -80,19 +80,20 @@ class _Accumulation:
     at_lane: list[str]
 
 
-def _accumulation(e: Emitter, op: Op, lane: str, lanes: int, body: list[str], elements: list[str]) -> _Accumulation:
-    """`body` computes the `elements` of lane `lane`."""
-    if _is_float_sum(op) and lanes % VECTOR == 0:
-        return _vector_sum(e, lane, lanes, body, elements[0])
+def _accumulation(e: Emitter, op: Op, lanes: Loop, masked: bool, body: list[str], elements: list[str]) -> _Accumulation:
+    """`body` computes the `elements` of a lane, `masked` says that it loads under a mask."""
+    if _is_float_sum(op) and lanes.high % VECTOR == 0:
+        return _vector_sum(e, lanes, masked, body, elements[0])
+    lane = lanes.var
     types = [c_type(operand.type.elem) for operand in op.operands]
     names = [e.fresh("acc") for _ in op.operands]
     at_lane = [f"{name}[{lane}]" for name in names]
     statements, values = combine(e, op.regions[0], at_lane, elements)
     start = [f"{a} = {x};" for a, x in zip(at_lane, elements, strict=True)]
     return _Accumulation(
-        declare=[f"{t} {n}[{lanes}] __attribute__((aligned(64)));" for t, n in zip(types, names, strict=True)],
-        first=_lane_loop(lane, lanes, body + start),
-        combine=_lane_loop(lane, lanes, body + statements + assignments(at_lane, values, types, e)),
+        declare=[f"{t} {n}[{lanes.high}] __attribute__((aligned(64)));" for t, n in zip(types, names, strict=True)],
+        first=_lane_loop(lanes, masked, body + start),
+        combine=_lane_loop(lanes, masked, body + statements + assignments(at_lane, values, types, e)),
         finish=[],
         at_lane=at_lane,
     )
@@ -107,13 +108,13 @@ def _is_float_sum(op: Op) -> bool:
     )
 
 
-def _vector_sum(e: Emitter, lane: str, lanes: int, body: list[str], element: str) -> _Accumulation:
+def _vector_sum(e: Emitter, lanes: Loop, masked: bool, body: list[str], element: str) -> _Accumulation:
     """Sums kept in named vectors: gcc does not always keep an array of accumulators in registers."""
-    part, vectors = e.fresh("part"), [e.fresh("acc") for _ in range(lanes // VECTOR)]
+    part, vectors, lane = e.fresh("part"), [e.fresh("acc") for _ in range(lanes.high // VECTOR)], lanes.var
     chunks = [f"*(cp_f32x{VECTOR} *)({part} + {k * VECTOR})" for k in range(len(vectors))]
-    loop = _lane_loop(lane, lanes, [*body, f"{part}[{lane}] = {element};"])
+    loop = _lane_loop(lanes, masked, [*body, f"{part}[{lane}] = {element};"])
     return _Accumulation(
-        declare=[f"float {part}[{lanes}] __attribute__((aligned(64)));", f"cp_f32x{VECTOR} {', '.join(vectors)};"],
+        declare=[f"float {part}[{lanes.high}] __attribute__((aligned(64)));", f"cp_f32x{VECTOR} {', '.join(vectors)};"],
         first=loop + [f"{v} = {c};" for v, c in zip(vectors, chunks, strict=True)],
         combine=loop + [f"{v} = {v} + {c};" for v, c in zip(vectors, chunks, strict=True)],
         finish=[f"{c} = {v};" for v, c in zip(vectors, chunks, strict=True)],
@@ -134,7 +135,7 @@ def _along_lanes(e: Emitter, nest: Nest, op: Op, axis: int) -> list[str]:
     nest.chunk, nest.chunk_lanes = At(chunk, axis + 1), lanes
     elements = [nest.at(operand, index).code for operand in op.operands]
     body, nest.levels[axis + 1] = nest.levels[axis + 1], []
-    acc = _accumulation(e, op, lane, lanes, body, elements)
+    acc = _accumulation(e, op, Loop(lane, lanes), nest.masked, body, elements)
     lines = [*acc.declare, f"{{ const int {chunk} = 0;", *nest.chunk_lines, *acc.first, "}"]
     if lanes < length:
         lines.append(f"for (int {chunk} = {lanes}; {chunk} < {length}; {chunk} += {lanes}) {{")
@@ -158,8 +159,8 @@ def _halve(e: Emitter, op: Op, at_lane: list[str], lane: str, lanes: int) -> lis
     return lines
 
 
-def _lane_loop(lane: str, lanes: int, body: list[str]) -> list[str]:
-    return ["#pragma GCC ivdep", f"for (int {lane} = 0; {lane} < {lanes}; {lane}++) {{", *body, "}"]
+def _lane_loop(lanes: Loop, masked: bool, body: list[str]) -> list[str]:
+    return [*lanes.head(independent=True, masked=masked), *body, "}"]
 
 
 def _down_columns(e: Emitter, nest: Nest, op: Op, axis: int) -> list[str]:
@@ -176,7 +177,7 @@ def _down_columns(e: Emitter, nest: Nest, op: Op, axis: int) -> list[str]:
     index = tuple(At(names[d], level[d]) if d in names else last for d in range(len(shape)))
     elements = [nest.at(operand, index).code for operand in op.operands]
     *outside, per_block, per_row, body = nest.levels
-    acc = _accumulation(e, op, lane, width, body, elements)
+    acc = _accumulation(e, op, Loop(lane, width), nest.masked, body, elements)
     target = index[:axis] + index[axis + 1 :]
     block = [
         f"for (int {base} = 0; {base} < {shape[-1]}; {base} += {width}) {{",
@@ -185,7 +186,7 @@ def _down_columns(e: Emitter, nest: Nest, op: Op, axis: int) -> list[str]:
         *[f"{{ const int {row} = 0;", *per_row, *acc.first, "}"],
         *[f"for (int {row} = 1; {row} < {shape[axis]}; {row}++) {{", *per_row, *acc.combine, "}"],
         *acc.finish,
-        *_lane_loop(lane, width, _store(e, op, target, acc.at_lane)),
+        *_lane_loop(Loop(lane, width), False, _store(e, op, target, acc.at_lane)),
         "}",
     ]
     nest.levels = outside

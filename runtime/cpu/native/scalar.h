@@ -41,6 +41,15 @@ CP_INLINE float cp_f64_f32_odd(double d) {
   return back == d || d != d || fabs(d) == INFINITY ? f : cp_bits_f32(odd);
 }
 
+/* 64-bit integers to f64 rounded to odd, for the same purpose: beyond 2^53 the low bits become one sticky bit. */
+#define CP_INT_TO_ODD(NAME, INT, BEYOND) \
+  CP_INLINE double NAME(INT x) { \
+    INT sticky = (x & ~(INT)0x7ff) | ((x & 0x7ff) != 0 ? 0x800 : 0); \
+    return (double)((BEYOND) ? sticky : x); \
+  }
+CP_INT_TO_ODD(cp_i64_f64_odd, int64_t, x > (1ll << 53) || x < -(1ll << 53))
+CP_INT_TO_ODD(cp_u64_f64_odd, uint64_t, x > (1ull << 53))
+
 /* Float to integer: truncation, saturating, NaN gives 0 (C leaves both undefined). */
 #define CP_FLOAT_TO_INT(NAME, FLOAT, INT, WIDE, LOW, HIGH, LOW_F, HIGH_F) \
   CP_INLINE INT NAME(FLOAT x) { \

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import triton
 import triton.language as tl
@@ -287,3 +288,31 @@ def test_ranges() -> None:
         for i in range(n - 1, -1, -3):
             expected = expected * 5 + x[i]
         assert torch.equal(y, expected + 1 + n)
+
+
+@triton.jit
+def repeated_squares(x, y, n, B: tl.constexpr):
+    o = tl.arange(0, B)
+    v = tl.load(x + o)
+    for _ in range(n):
+        v = v * v
+    tl.store(y + o, v)
+    a, b = tl.load(x), tl.load(x + B - 1)
+    while n > 0:
+        a, b, n = a * a, b * b, n - 1
+    tl.store(y + B, a)
+    tl.store(y + B + 1, b)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 8, 16, 32])
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64], ids=str)
+def test_repeated_squares_of_integers(dtype: torch.dtype, size: int) -> None:
+    """gcc 12 takes `x = x * x` in a loop for a reduction, and vectorises it wrongly."""
+    x, rounds = torch.arange(3, 3 + 2 * size, 2).to(dtype), 7
+    y = torch.empty(size + 2, dtype=dtype)
+    repeated_squares[(1,)](x, y, rounds, B=size)
+    expected = x.clone()
+    for _ in range(rounds):
+        expected *= expected
+    assert torch.equal(y[:size], expected)
+    assert torch.equal(y[size:], expected[[0, -1]])

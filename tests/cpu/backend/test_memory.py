@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import triton
 import triton.language as tl
@@ -353,3 +354,47 @@ def test_five_dimensions() -> None:
     v = x.reshape(2, 2, 2, 2, 4).permute(4, 2, 0, 3, 1)
     assert torch.equal(y[:64], v.flatten())
     assert torch.equal(y[64:], v.sum(2).flatten())
+
+
+@triton.jit
+def loaded_mask(x, m, y, sums, R: tl.constexpr, C: tl.constexpr):
+    o = tl.arange(0, R)[:, None] * C + tl.arange(0, C)[None, :]
+    v = tl.load(x + o, mask=tl.load(m + o) != 0, other=1)
+    tl.store(y + o, v)
+    tl.store(sums + tl.arange(0, R), tl.sum(tl.load(x + o, mask=tl.load(m + o) != 0, other=0), axis=1).to(v.dtype))
+
+
+@triton.jit
+def selected(x, m, y, R: tl.constexpr, C: tl.constexpr):
+    o = tl.arange(0, R)[:, None] * C + tl.arange(0, C)[None, :]
+    v, flags = tl.load(x + o), tl.load(m + o)
+    tl.debug_barrier()
+    tl.store(y + o, tl.where(flags != 0, v, 1))
+    tl.store(y + o, tl.where(flags != 0, v, 1))  # used twice, so both are arrays by now
+
+
+@triton.jit
+def loaded_mask_flat(x, m, y, N: tl.constexpr):
+    o = tl.arange(0, N)
+    for k in tl.static_range(4):
+        tl.store(y + k * N + o, tl.load(x + k * N + o, mask=tl.load(m + k * N + o) != 0, other=1))
+
+
+@pytest.mark.parametrize("columns", [1, 2, 4, 8, 16, 32])
+@pytest.mark.parametrize(
+    "dtype", [torch.int8, torch.int16, torch.int32, torch.int64, torch.float32, torch.float64], ids=str
+)
+def test_every_lane_has_its_own_mask(dtype: torch.dtype, columns: int) -> None:
+    """gcc 12 gives all of several neighbouring masked vector loads the mask of the first (see Loop.head)."""
+    rows = 16
+    x = torch.randint(2, 100, (rows, columns)).to(dtype)
+    m = torch.randint(0, 2, (rows, columns), dtype=torch.int8)
+    y, sums, flat = torch.empty_like(x), torch.empty(rows, dtype=dtype), torch.empty_like(x)
+    loaded_mask[(1,)](x, m, y, sums, R=rows, C=columns)
+    loaded_mask_flat[(1,)](x, m, flat, N=rows * columns // 4)
+    expected = torch.where(m != 0, x, 1)
+    assert torch.equal(y, expected)
+    assert torch.equal(flat, expected)
+    selected[(1,)](x, m, y, R=rows, C=columns)
+    assert torch.equal(y, expected)
+    assert torch.equal(sums, torch.where(m != 0, x, 0).sum(1).to(dtype))

@@ -38,6 +38,35 @@ def test_conversions_between_all_types(source: torch.dtype) -> None:
             assert torch.equal(out, x.long().to(out.dtype)), out.dtype
 
 
+@pytest.mark.parametrize("source", [torch.int32, torch.uint32, torch.int64, torch.uint64], ids=str)
+def test_integers_are_rounded_to_bf16_once(source: torch.dtype) -> None:
+    """Half-way points of bf16 and their neighbours, which f32 (and from 2^53 on f64) does not tell apart."""
+    top = torch.iinfo(source).bits - 2
+    halves = [(1 << k) + (1 << (k - 8)) for k in range(24, top + 1)]
+    values = [half + step for half in halves for step in (-1, 0, 1)]
+    values += [-v for v in values] if source.is_signed else []
+    values += [0] * (-len(values) % N)
+    x, out = torch.tensor(values, dtype=source), torch.empty(len(values), dtype=torch.bfloat16)
+    for start in range(0, len(values), N):
+        to_bf16[(1,)](x[start:], out[start:], B=N)
+    assert out.double().tolist() == [float(_nearest_bf16(v)) for v in values]
+
+
+def _nearest_bf16(value: int) -> int:
+    """Nearest integer with 8 significant bits, ties to even."""
+    size = abs(value)
+    step = 1 << max(0, size.bit_length() - 8)
+    down, rest = size // step, size % step
+    up = 2 * rest > step or (2 * rest == step and down % 2 == 1)
+    return (down + up) * step * (1 if value >= 0 else -1)
+
+
+@triton.jit
+def to_bf16(x, out, B: tl.constexpr):
+    i = tl.arange(0, B)
+    tl.store(out + i, tl.load(x + i).to(tl.bfloat16))
+
+
 @triton.jit
 def unsigned_ops(x, y, out, n: tl.constexpr, bits: tl.constexpr):
     i = tl.arange(0, n)
