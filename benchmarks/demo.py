@@ -175,9 +175,10 @@ def measure_speed() -> dict[str, Any]:
 def bound_us(engine: Any) -> float:
     """Microseconds in which two threads read the bytes of a plain step, at the rate of its working set."""
     from runtime.bandwidth import read_bandwidth
+    from runtime.drafter import Drafter
     from runtime.traffic import Shape, step_launches, working_set
 
-    plan, shape = engine.package.plan, Shape(1, 0, 0, PROMPT_TOKENS + SPEED_TOKENS // 2, drafting=False)
+    plan, shape = engine.package.plan, Shape(1, 0, 0, PROMPT_TOKENS + SPEED_TOKENS // 2, Drafter.NONE)
     return (
         1e6
         * sum(launch.bytes for launch in step_launches(plan, shape))

@@ -92,7 +92,9 @@ class EngineSpec(Strict):
     max_slots: Annotated[int, Field(ge=1, le=256), about("Requests decoded together.", "slots")]
     max_context: Annotated[int, Field(ge=2, le=1 << 20), about("Prompt and answer of a request, at most.", "tokens")]
     max_drafts: Annotated[
-        int, Field(ge=0, le=7), about("Draft tokens per step and slot, at most; 0 without `mtp`.", "tokens")
+        int,
+        Field(ge=0, le=7),
+        about("Draft tokens per step and slot, at most; without `mtp` looked up in the text.", "tokens"),
     ]
     prefill_chunk: Annotated[int, Field(ge=1, le=4096), about("Prompt tokens per prefill launch, at most.", "tokens")]
     page_size: Annotated[int, Field(ge=8, le=128), about("Tokens of a KV page: 8, 16, 32, 64 or 128.", "tokens")]

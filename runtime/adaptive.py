@@ -32,7 +32,7 @@ class AdaptiveDrafts:
         self._accepted = [[0.0, 0.0] for _ in range(most)]  # [accepted, proposed] by draft position, fading
         self._times: dict[int, dict[int, deque[float]]] = {}
         self._used: dict[int, int] = {}
-        self._trial, self._left = 0, 0
+        self._trial = (0, 0, 0)  # bucket, drafts, steps left
         self._since, self._wait = 0, TRY_FIRST
 
     def joined(self) -> None:
@@ -45,20 +45,22 @@ class AdaptiveDrafts:
     def choose(self, bucket: int) -> int:
         """Drafts to make in the next step of a bucket."""
         times = self._times.setdefault(bucket, {})
-        if self._left:
-            self._left -= 1
-            return self._trial
-        for drafts in (*FIRST, self.most):
-            if min(drafts, self.most) not in times:
-                return self._try(min(drafts, self.most), TIMED_STEPS)
+        of, drafts, left = self._trial
+        if left and of == bucket:
+            self._trial = (bucket, drafts, left - 1)
+            return drafts
+        for first in (*FIRST, self.most):
+            if min(first, self.most) not in times:
+                return self._try(bucket, min(first, self.most), TIMED_STEPS)
         used = self._used[bucket] = self._fastest(bucket)
         self._since += 1
         if self._since > self._wait:
             self._since, self._wait = 0, min(2 * self._wait, TRY_LAST)
             untimed = self._promising(bucket, used)
             if untimed is not None:
-                return self._try(untimed, TIMED_STEPS)
-            return self._try(min(used + 1, self.most), TRY_STEPS)
+                return self._try(bucket, untimed, TIMED_STEPS)
+            if used < self.most:
+                return self._try(bucket, used + 1, TRY_STEPS)
         return used
 
     def _promising(self, bucket: int, used: int) -> int | None:
@@ -67,8 +69,8 @@ class AdaptiveDrafts:
         best = max(untimed, key=lambda k: self._speed(bucket, k), default=used)
         return best if best != used and self._speed(bucket, best) > NEAR * self._speed(bucket, used) else None
 
-    def _try(self, drafts: int, steps: int) -> int:
-        self._trial, self._left = drafts, steps - 1
+    def _try(self, bucket: int, drafts: int, steps: int) -> int:
+        self._trial = (bucket, drafts, steps - 1)
         return drafts
 
     def observe(self, bucket: int, drafts: int, seconds: float | None, accepted: Sequence[int]) -> None:

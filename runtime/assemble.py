@@ -20,8 +20,9 @@ from runtime.checkpoints.host_pool import HostPool, host_pool_bytes, host_pool_s
 from runtime.checkpoints.image import ImageLayout, image_layout
 from runtime.checkpoints.pages import PagePool
 from runtime.checkpoints.tiers import Tiers
+from runtime.drafter import Drafter
 from runtime.errors import BadOption, TargetUnusable
-from runtime.executor import Drafter, Executor
+from runtime.executor import Executor
 from runtime.observe.canary import Canary
 from runtime.package import Package
 from runtime.plan import Plan
@@ -34,13 +35,14 @@ MOST = 1 << 62
 AS_BUILT = "as built"
 AUTO = "auto"
 Interval = int | None | Literal["as built"]
+Drafts = int | Literal["auto"] | None
 
 
 @dataclass(frozen=True)
 class EngineOptions:
     """The options of `Engine`, unchecked, as its docstring describes them."""
 
-    drafts: int | Literal["auto"] | None = None
+    drafts: Drafts = None
     drafting: bool | None = None
     drafter: str | None = None
     slots: int | None = None
@@ -70,9 +72,7 @@ def assemble(package: Package, weights: str | Path | Mapping[str, Tensor], optio
     plan = package.plan
     limits = plan.limits
     check_usable(package)
-    auto = options.drafts == AUTO
-    asked = None if options.drafts == AUTO else options.drafts
-    drafts, drafter = drafts_and_drafter(plan, asked, True if auto else options.drafting, options.drafter)
+    drafts, drafter = resolve_drafts(plan, options.drafts, options.drafting, options.drafter)
     drafting = drafter is Drafter.MTP
     slots = in_range("slots", _or(options.slots, limits.max_slots), 1, limits.max_slots)
     chunk = in_range("prefill_chunk", _or(options.prefill_chunk, limits.prefill_chunk), 1, limits.prefill_chunk)
@@ -115,7 +115,7 @@ def assemble(package: Package, weights: str | Path | Mapping[str, Tensor], optio
         interval=interval,
         canary=canary,
     )
-    if auto:
+    if options.drafts == AUTO:
         scheduler.adaptive = AdaptiveDrafts(limits.max_drafts)
     return Parts(buffers, scheduler, buffers.memory)
 
@@ -154,30 +154,35 @@ def in_range(option: str, value: int, low: int, high: int) -> int:
     return value
 
 
-def drafts_and_drafter(
-    plan: Plan, drafts: int | None, drafting: bool | None, drafter: str | None = None
+def resolve_drafts(
+    plan: Plan, drafts: Drafts = None, drafting: bool | None = None, drafter: str | None = None
 ) -> tuple[int, Drafter]:
-    """Drafts per step and what makes them, from what was asked. Raises BadOption.
+    """Drafts per step, those to begin with if they are "auto", and what makes them. Raises BadOption.
 
     Asked for nothing: the MTP module, if there is one. Asked for drafts without one: lookup.
     """
-    most = plan.limits.max_drafts
+    most, auto = plan.limits.max_drafts, drafts == AUTO
     if drafting is not None and not isinstance(drafting, bool):
         raise BadOption(option="drafting", value=drafting, allowed="True, False or None")
-    own = Drafter.MTP if plan.has_drafter else Drafter.LOOKUP
-    found = _drafter(plan, drafter) if drafter is not None else own
-    default = most if drafter is not None or plan.has_drafter else 0
-    drafts = min(DEFAULT_DRAFTS, default) if drafts is None else in_range("drafts", drafts, 0, most)
-    runs = drafts > 0 if drafting is None else drafting
-    if drafts and not runs:
+    made_by = _drafter(plan, drafter)
+    if auto and not most:
+        raise BadOption(option="drafts", value=AUTO, allowed="0: this package has no room for drafts")
+    if auto or (drafts is None and (plan.has_drafter or drafter is not None) and drafting is not False):
+        count = min(DEFAULT_DRAFTS, most)
+    else:
+        count = in_range("drafts", drafts, 0, most) if drafts is not None else 0
+    runs = (count > 0 or auto) if drafting is None else drafting
+    if (count or auto) and not runs:
         raise BadOption(option="drafts", value=drafts, allowed="0 without drafting")
-    return drafts, found if runs else Drafter.NONE
+    return count, made_by if runs else Drafter.NONE
 
 
-def _drafter(plan: Plan, asked: str) -> Drafter:
-    fitting = [str(kind) for kind in Drafter if kind is not Drafter.MTP or plan.has_drafter]
+def _drafter(plan: Plan, asked: str | None) -> Drafter:
+    fitting = [str(kind) for kind in Drafter if kind is not Drafter.NONE and (plan.has_drafter or kind != Drafter.MTP)]
+    if asked is None:
+        return Drafter(fitting[0])
     if asked not in fitting:
-        raise BadOption(option="drafter", value=asked, allowed=f"one of {', '.join(fitting)}")
+        raise BadOption(option="drafter", value=asked, allowed=f"one of {', '.join(fitting)}; none with drafts=0")
     return Drafter(asked)
 
 

@@ -16,8 +16,17 @@ from runtime.assemble import AUTO, EngineOptions, Interval, assemble, in_range
 from runtime.checkpoints.account import CacheView
 from runtime.checkpoints.retention import asked_positions
 from runtime.checkpoints.store import Store
-from runtime.errors import BadOption, EngineClosed, EngineInUse, ForeignRequest, NotNow, NotRetained, QueueFull
-from runtime.executor import Drafter
+from runtime.drafter import Drafter
+from runtime.errors import (
+    BadOption,
+    EngineClosed,
+    EngineInUse,
+    ForeignRequest,
+    GrammarHasOneState,
+    NotNow,
+    NotRetained,
+    QueueFull,
+)
 from runtime.grammar import Matcher, check_matcher
 from runtime.observe.stats import Stats, tokens_per_step
 from runtime.package import Package, open_package
@@ -191,6 +200,8 @@ class Engine:
         )
         if grammar is not None:
             check_matcher(grammar)
+            if any(other.options.grammar is grammar for other in self.scheduler.unfinished()):
+                raise BadOption(option="grammar", value=type(grammar).__name__, allowed="one that no request uses")
         check_prompt(limits, tokens)
         self._check_queue()
         options = Options(
@@ -216,7 +227,7 @@ class Engine:
     @staticmethod
     def _check_no_grammar(request: Request, what: str) -> None:
         if request.options.grammar is not None:
-            raise BadOption(option="request", value=f"{what} with a grammar", allowed="none: its matcher has one state")
+            raise GrammarHasOneState(request=request.id, what=what)
 
     def _take_id(self) -> int:
         self._next_id += 1
@@ -243,7 +254,7 @@ class Engine:
         at: tokens to keep, from the prompt's length to all there are, the default. max_new_tokens: beyond those kept;
         default: the same limit as the request's. A fork of a request that has not begun waits for its prompt, which is
         prefilled once. All other options are the request's, the moment of its deadline too unless that has passed.
-        Raises BadOption, NotNow if the request has ended and `at` is not given, or QueueFull.
+        Raises BadOption, GrammarHasOneState, NotNow if the request has ended and `at` is not given, or QueueFull.
         """
         self.check_mine(request)
         if request.finished and at is None:
@@ -274,8 +285,8 @@ class Engine:
         """Drop all tokens from position `to` on, which must be retained, and continue from there.
 
         seed: of the tokens from now on; default the same, which draws the same tokens again. A finished request goes on
-        too; a deadline that has passed is dropped. Raises BadOption, NotNow before its first token, NotRetained with
-        the positions that there are, or QueueFull if it had finished.
+        too; a deadline that has passed is dropped. Raises BadOption, GrammarHasOneState, NotNow before its first token,
+        NotRetained with the positions that there are, or QueueFull if it had finished.
         """
         self.check_mine(request)
         if not request.output:
@@ -292,7 +303,10 @@ class Engine:
         self.scheduler.rewind(request, own[to], options)
 
     def logits(self, request: Request) -> Tensor:
-        """fp32 [vocab_size]: what a request's last token was chosen from. Raises NotNow unless it decodes."""
+        """fp32 [vocab_size]: the model's logits for a request's last token, before biases, penalties and masks.
+
+        Raises NotNow unless it decodes.
+        """
         self.check_mine(request)
         seat = self.scheduler.seats.of(request)
         if seat is None or request.progress is not Progress.DECODE:
@@ -336,8 +350,8 @@ class Engine:
         drafts = scheduler.drafts if drafts == AUTO else drafts
         highest = self.package.plan.limits.max_drafts
         if (drafts or auto) and scheduler.executor.drafter is Drafter.NONE:
-            allowed = "0: this engine has no drafter; make it with drafting=True, or with drafts"
-            raise BadOption(option="drafts", value=drafts, allowed=allowed)
+            allowed = "0: this engine has no drafter; make it with drafts, or with drafting=True"
+            raise BadOption(option="drafts", value=AUTO if auto else drafts, allowed=allowed)
         scheduler.drafts = in_range("drafts", drafts, 0, highest)
         scheduler.adaptive = AdaptiveDrafts(highest) if auto else None
 
@@ -353,7 +367,7 @@ class Engine:
         self.check_open()
         request = prompt if isinstance(prompt, Request) else self.submit(prompt, **options)  # type: ignore[arg-type]
         self.check_mine(request)
-        text, shown = TextStream(request.options.stop), request.prompt_len
+        text, shown = _text_stream(request), request.prompt_len
         try:
             while not request.finished or shown < len(request.tokens):
                 if not request.finished:
@@ -400,7 +414,7 @@ class Engine:
     def result(self, request: Request) -> Result:
         """What a finished request produced; also after `close`, and from any thread."""
         self._check_own(request)
-        text = TextStream(request.options.stop).push(_spoken(request, request.output), final=True)
+        text = _text_stream(request).push(_spoken(request, request.output), final=True)
         return Result(text, tuple(request.output), request.finish_reason or "running", request)
 
     # State
@@ -514,6 +528,10 @@ def _seconds(option: str, value: float) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1e9:
         raise BadOption(option=option, value=value, allowed="seconds, more than 0 and at most 1e9")
     return float(value)
+
+
+def _text_stream(request: Request) -> TextStream:
+    return TextStream(request.options.stop, request.options.sampling.min_tokens)
 
 
 def _spoken(request: Request, tokens: Sequence[int]) -> Sequence[int]:

@@ -325,6 +325,13 @@ class CheckpointNotWritten(RuntimeStateError):
     template = "{path} was not written: {detail}"
 
 
+class GrammarHasOneState(RuntimeStateError):
+    """A request with a grammar was to be forked or rewound."""
+
+    code = "grammar-has-one-state"
+    template = "request {request} has a grammar, whose matcher has one state: submit its text anew instead of a {what}"
+
+
 class EngineInUse(RuntimeStateError):
     """The engine was called by somebody else than the front that owns it."""
 

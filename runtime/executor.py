@@ -17,6 +17,7 @@ from torch import Tensor
 
 from runtime.buffers import Buffers
 from runtime.checkpoints.checkpoint import Checkpoint
+from runtime.drafter import Drafter
 from runtime.grammar import Matcher, fill_masks
 from runtime.graphs import Graph, record
 from runtime.package import Package
@@ -37,14 +38,6 @@ class Phase(StrEnum):
     STEP = "step"
     SAVE = "save"
     SCORE = "score"
-
-
-class Drafter(StrEnum):
-    """What proposes drafts: the model's MTP module, places of the slot's text that read like its end, or nothing."""
-
-    NONE = "none"
-    MTP = "mtp"
-    LOOKUP = "lookup"
 
 
 class Chunk(NamedTuple):
@@ -242,7 +235,7 @@ class Executor:
         self._stale = True
 
     def score(self, slot: int, positions: Sequence[int]) -> Tensor:
-        """The logits that the tokens after `positions` of a slot were chosen from: a copy, [len(positions), V] fp32.
+        """The model's logits for the tokens after `positions` of a slot: a copy, [len(positions), V] fp32.
 
         positions: 1 .. max_rows of the last max_rows committed ones, none before the last token of the prompt: of what
         was prefilled or restored the ring holds that hidden state only. Only scratch changes, no bit of a later step.

@@ -81,7 +81,7 @@ class AsyncFront:
             raise BadOption(option=", ".join(options), value=options, allowed="only with a prompt, not a request")
         listener = Listener(asyncio.get_running_loop())
         request = await self._request(lambda engine: self._worker.listen(engine, listener, prompt, options))
-        text = TextStream(request.options.stop)
+        text = TextStream(request.options.stop, request.options.sampling.min_tokens)
         try:
             while (news := await listener.wait()).end is None:
                 yield Piece(text.push(news.tokens), tuple(news.tokens))

@@ -1,4 +1,4 @@
-"""Log-probabilities of chosen tokens, from the logits they were chosen from."""
+"""Log-probabilities of chosen tokens, from the model's logits."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ FILLS = ("zero", "pad", "rope_cos", "rope_sin")
 LAYOUTS = ("plain", "transposed", "panel", "k_pages", "v_pages")
 SIZES = (
     *("max_slots", "max_context", "max_rows", "ring", "prefill_chunk", "page_size", "pages_per_slot", "num_pages"),
-    *("checkpoint_slots", "max_stop_tokens", "vocab_size"),
+    *("checkpoint_slots", "max_stop_tokens", "max_biases", "prefill_slots", "vocab_size"),
 )
 
 

@@ -17,7 +17,14 @@ SLOT_BUFFERS = (
     *("slot_idx", "emit_position", "emit_checkpoint"),
     *("adjusted", "counted", "masked", "min_len", "num_biases", "top_k"),
 )
-REAL_SLOT_BUFFERS = (*("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),)
+REAL_SLOT_BUFFERS = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
 ROW_BUFFERS = ("row_slot", "row_seat", "row_pos", "row_token", "row_checkpoint", "targets")
 
 

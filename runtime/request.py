@@ -56,10 +56,11 @@ class Options:
 class Request:
     """One request. tokens: prompt, then output.
 
-    engine: the one it was submitted to. finish_reason: "stop", "limit", "cancelled", "deadline" or "error" once
-    finished. restored_position: tokens taken from a checkpoint at its last admission. prefilled_tokens: processed as a
-    prompt, so far. recomputed_tokens: those of them that had been processed before, by whomever, for want of a
-    checkpoint. accepted[K][n]: steps that verified K drafts and accepted n tokens; drawn: tokens sampled by begin.
+    engine: the one it was submitted to. finish_reason: once finished, "stop", "limit", "cancelled", "deadline", "error"
+    or "grammar" (nothing may come). restored_position: tokens taken from a checkpoint at its last admission.
+    prefilled_tokens: processed as a prompt, so far. recomputed_tokens: those of them that had been processed before, by
+    whomever, for want of a checkpoint. accepted[K][n]: steps that verified K drafts and accepted n tokens; drawn:
+    tokens sampled by begin.
     Times are time.perf_counter seconds.
 
     What the scheduler keeps here: points: positions whose checkpoint is kept, beyond grid and prompt end, asked,

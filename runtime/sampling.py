@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from runtime import device_sampling
 from runtime.buffers import Buffers
 from runtime.errors import BadOption, TokenOutOfRange
 from runtime.plan import Limits
 
 LEAST_TEMPERATURE = 1e-6  # fp32 logits divided by less could overflow; it is greedy but for exact ties
 SEED_RANGE = range(-(1 << 63), 1 << 63)
-PROMPT_TOKEN = 1 << 30  # of a token count: the token is part of the prompt; as in runtime/device_sampling.py
+PROMPT_TOKEN: int = device_sampling.PROMPT_TOKEN.value
 MOST_PENALTY = 1e6
 
 
@@ -57,7 +58,6 @@ RANGES: Mapping[str, tuple[float, float, str]] = {
     "frequency_penalty": (-MOST_PENALTY, MOST_PENALTY, f"a number from -{MOST_PENALTY:g} to {MOST_PENALTY:g}"),
 }
 ABOVE_ZERO = ("top_p", "repetition_penalty")
-NAMES = frozenset(field.name for field in fields(Sampling))
 
 
 def sampling_of(limits: Limits, **asked: object) -> Sampling:
@@ -89,7 +89,9 @@ def _whole(name: str, value: object, allowed: range, words: str) -> None:
 
 
 def _biases(limits: Limits, asked: object) -> tuple[tuple[int, float], ...]:
-    allowed = f"a mapping of at most {limits.max_biases} token ids to numbers from -1e6 to 1e6"
+    allowed = (
+        f"a mapping of at most {limits.max_biases} token ids to numbers from -{MOST_PENALTY:g} to {MOST_PENALTY:g}"
+    )
     try:
         biases = dict(asked)  # type: ignore[call-overload]
     except (TypeError, ValueError):

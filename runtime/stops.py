@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from runtime.errors import BadOption
+from runtime.plan import NUM_BYTES
 
 MOST_STRINGS, MOST_BYTES = 16, 1024
-NUM_BYTES = 256  # ids below it are bytes
 
 
 def stop_strings(asked: str | bytes | Sequence[str | bytes]) -> tuple[bytes, ...]:
@@ -23,15 +23,15 @@ def stop_strings(asked: str | bytes | Sequence[str | bytes]) -> tuple[bytes, ...
     return found
 
 
-def stopped_at(stops: Sequence[bytes], output: Sequence[int], new: int, earliest: int = 0) -> int | None:
+def stopped_at(stops: Sequence[bytes], output: Sequence[int], new: int, min_tokens: int = 0) -> int | None:
     """How many of the last `new` tokens of an output it takes to complete a stop string; None if they do not.
 
-    earliest: output tokens that there must be at least.
+    min_tokens: output tokens that come before any stop.
     """
     tail = max(map(len, stops), default=0)
     for count in range(1, new + 1):
         end = len(output) - new + count
-        if end > earliest and output[end - 1] < NUM_BYTES:
+        if end > min_tokens and output[end - 1] < NUM_BYTES:
             text = _last_bytes(output, end, tail)
             if any(text.endswith(stop) for stop in stops):
                 return count
@@ -56,20 +56,24 @@ class Visible:
         self._stops, self._held = stops, b""
         self._over = False
 
-    def push(self, new: bytes, final: bool = False) -> bytes:
-        """What of it can be shown now. final: nothing more comes."""
-        if not self._stops:
-            return new
+    def push(self, new: bytes, stopping: bool = True) -> bytes:
+        """What can be shown now. stopping: whether a stop string that `new` completes ends it."""
         if self._over:
             return b""
-        text = self._held + new
-        cut = min((at for at in map(text.find, self._stops) if at >= 0), default=None)
-        if cut is not None:
+        text, before = self._held + new, len(self._held)
+        ends = ((text.find(stop, max(0, before - len(stop) + 1)), stop) for stop in self._stops)
+        found = [at for at, _ in ends if at >= 0]
+        if found and stopping:
             self._over, self._held = True, b""
-            return text[:cut]
-        kept = 0 if final else max(_overlap(text, stop) for stop in self._stops)
+            return text[: min(found)]
+        kept = max((_overlap(text, stop) for stop in self._stops), default=0)
         self._held = text[len(text) - kept :]
         return text[: len(text) - kept]
+
+    def rest(self) -> bytes:
+        """What was held back: nothing more comes."""
+        held, self._held = self._held, b""
+        return held
 
 
 def _overlap(text: bytes, stop: bytes) -> int:

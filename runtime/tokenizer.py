@@ -6,7 +6,8 @@ import codecs
 from collections.abc import Iterable, Sequence
 
 from runtime.errors import PromptNotText
-from runtime.stops import NUM_BYTES, Visible
+from runtime.plan import NUM_BYTES
+from runtime.stops import Visible
 
 
 class ByteTokenizer:
@@ -35,14 +36,20 @@ class ByteTokenizer:
 class TextStream:
     """Text of tokens that arrive in pieces: a character is passed on once all its bytes are there.
 
-    stops: strings at the first of which it ends; what may become one waits too.
+    stops: strings at the first of which it ends, if that is complete after min_tokens; what may become one waits too.
     """
 
-    def __init__(self, stops: Sequence[bytes] = ()) -> None:
+    def __init__(self, stops: Sequence[bytes] = (), min_tokens: int = 0) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._visible = Visible(stops)
+        self._visible, self._exempt = Visible(stops), min_tokens
 
     def push(self, tokens: Iterable[int], final: bool = False) -> str:
         """Text completed by `tokens`; final: also what is left, malformed or not."""
-        said = bytes(token for token in tokens if token < NUM_BYTES)
-        return self._decoder.decode(self._visible.push(said, final), final)
+        tokens = list(tokens)
+        free, self._exempt = tokens[: self._exempt], max(0, self._exempt - len(tokens))
+        shown = self._visible.push(_bytes(free), stopping=False) + self._visible.push(_bytes(tokens[len(free) :]))
+        return self._decoder.decode(shown + (self._visible.rest() if final else b""), final)
+
+
+def _bytes(tokens: Iterable[int]) -> bytes:
+    return bytes(token for token in tokens if token < NUM_BYTES)

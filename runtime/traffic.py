@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from runtime.drafter import Drafter
 from runtime.plan import DTYPE_BYTES, Buffer, Launch, Plan
 
 GATHERED = "embed"
@@ -18,7 +19,7 @@ class Shape:
     verify_drafts: int
     next_drafts: int
     context: int
-    drafter: str
+    drafter: Drafter
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,9 @@ def _sections(shape: Shape) -> Iterator[tuple[str, int]]:
     """(section, rows) in order."""
     rows = shape.slots * (shape.verify_drafts + 1)
     yield from (("verify", rows), ("accept", rows))
-    if shape.drafter == "lookup" and shape.next_drafts:
+    if shape.drafter is Drafter.LOOKUP and shape.next_drafts:
         yield ("lookup", shape.slots)
-    if shape.drafter != "mtp":
+    if shape.drafter is not Drafter.MTP:
         return
     yield from (("draft_rows", rows), ("drafter", rows))
     if shape.next_drafts:

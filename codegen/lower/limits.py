@@ -8,9 +8,9 @@ from dsl import ModelSpec
 from dsl.spec import Mamba2Spec
 
 MAX_STOP_TOKENS = 8
-MAX_BIASES = 64
+MAX_BIASES = 64  # of a request: each is compared with every token of a row
 SHORT_CHUNKS = (1, 4, 16, 32)
-PACKED_PROMPTS = 8
+MAX_PREFILL_SLOTS = 8  # prompts of a prefill launch: more would have few tokens each, and add empty programs
 
 
 def resolve_limits(spec: ModelSpec) -> Limits:
@@ -28,7 +28,7 @@ def resolve_limits(spec: ModelSpec) -> Limits:
         ring=ring,
         prefill_chunk=engine.prefill_chunk,
         prefill_rows=tuple(sorted({n for n in SHORT_CHUNKS if n < engine.prefill_chunk} | {engine.prefill_chunk})),
-        prefill_slots=min(engine.max_slots, PACKED_PROMPTS),
+        prefill_slots=min(engine.max_slots, MAX_PREFILL_SLOTS),
         buckets=powers_up_to(engine.max_slots),
         page_size=engine.page_size,
         pages_per_slot=pages,

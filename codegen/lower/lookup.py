@@ -5,8 +5,8 @@ from __future__ import annotations
 from codegen.lower.builder import Builder, launch
 from codegen.lower.sampling import text_size
 
-NGRAM = 3
-BLOCK_T = 256
+NGRAM = 3  # tokens of the longest match: longer ones are rarer
+BLOCK_T = 256  # tokens compared at once
 
 
 def lower_lookup(b: Builder) -> None:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from codegen.verify.probe import Replay
 from runtime.buffers import Buffers
-from runtime.executor import Drafter, Phase
+from runtime.drafter import Drafter
+from runtime.executor import Phase
 from runtime.package import Package
 from runtime.plan import Launch, Plan
 

@@ -16,7 +16,7 @@ from codegen.verify.outcome import Outcome
 from codegen.verify.probe import Replay
 from codegen.verify.report import Finding
 from codegen.verify.subject import Subject
-from runtime.assemble import drafts_and_drafter
+from runtime.assemble import resolve_drafts
 from runtime.executor import Phase
 from runtime.files import sha256_of
 from runtime.manifest import FILE_BYTES, read_manifest
@@ -65,7 +65,7 @@ def check_plan(subject: Subject) -> Outcome:
 def check_launches(subject: Subject) -> Outcome:
     """Every launch of the step module is the plan's: kernel, and each argument a plan buffer or part of the key."""
     plan = subject.package.plan
-    _, drafter = drafts_and_drafter(plan, None, subject.drafting)
+    _, drafter = resolve_drafts(plan, None, subject.drafting)
     buffers = subject.engine(Mode("launches", drafting=subject.drafting)).buffers
     compared, findings = 0, []
     for replay in keys(subject):

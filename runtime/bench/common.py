@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
-from runtime.assemble import drafts_and_drafter
+from runtime.assemble import resolve_drafts
 from runtime.engine import Engine
 from runtime.executor import Phase
 from runtime.graphs import Graph
@@ -62,7 +62,7 @@ class Model:
     @property
     def num_drafts(self) -> int:
         """Tokens that its engines draft per step."""
-        return drafts_and_drafter(self.package.plan, self.drafts, None)[0]
+        return resolve_drafts(self.package.plan, self.drafts, None)[0]
 
     def engine(self, **options: Any) -> Engine:
         """An engine whose graphs are recorded and have run once. options: of Engine, before those of the model."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from runtime.buffers import Buffers
-from runtime.executor import Drafter
+from runtime.drafter import Drafter
 from runtime.graphs import Graph, HostGraph
 from runtime.observe.footprint import Footprint, Kept, bits, differing
 from runtime.package import Package

@@ -11,7 +11,8 @@ from dsl.reference.protocol import Phase as SlotPhase
 from dsl.reference.protocol import ProtocolMachine, ProtocolShape, SeatResult, Supplied
 from runtime.checkpoints.checkpoint import Checkpoint, Key
 from runtime.checkpoints.device_pool import DevicePool
-from runtime.executor import Chunk, Drafter, Executor, Phase
+from runtime.drafter import Drafter
+from runtime.executor import Chunk, Executor, Phase
 from runtime.graphs import Graph
 from runtime.plan import PAD_SLOT_ID
 from runtime.request import Options

@@ -10,9 +10,10 @@ from random import Random
 import pytest
 import torch
 
+from runtime.drafter import Drafter
 from runtime.engine import Engine
 from runtime.errors import BadOption
-from runtime.executor import Drafter, GraphKey, Phase
+from runtime.executor import GraphKey, Phase
 from runtime.graphs import EagerGraph, Graph, HostGraph
 from runtime.observe.canary import Canary, CanaryDiffered
 from runtime.observe.culprit import StepCall

@@ -7,6 +7,7 @@ import pytest
 from codegen import cost
 from codegen.lower import lower
 from runtime import traffic
+from runtime.drafter import Drafter
 from tests.cpu.engine.toys import toy_spec
 
 
@@ -19,6 +20,6 @@ def test_explain_and_bench_agree(package, drafts: int, bucket: int) -> None:
         for entry in cost.step_costs(plan, cost.Shape(bucket, drafts, 50))
         for _ in range(entry.count)
     ]
-    shape = traffic.Shape(bucket, drafts, drafts, 50, drafter="mtp" if drafts else "none")
+    shape = traffic.Shape(bucket, drafts, drafts, 50, drafter=Drafter.MTP if drafts else Drafter.NONE)
     counted = [(launch.kernel, launch.bytes) for launch in traffic.step_launches(package.plan, shape)]
     assert sorted(explained) == sorted(counted)
