@@ -132,15 +132,25 @@ def _resources(job: Job, compiled: Any) -> Resources:
 
 def _cubin_usage(cubin: bytes) -> dict[str, int]:
     """Registers and stack of the kernel, as cuobjdump reads them from the binary."""
+    text = _read_cubin("cuobjdump", "-res-usage", cubin=cubin)
+    found = dict(re.findall(r"\b(REG|STACK|LOCAL|SHARED):(\d+)", text))
+    return {name: int(found.get(name, 0)) for name in ("REG", "STACK", "LOCAL", "SHARED")}
+
+
+def disassemble(cubin: bytes) -> str:
+    """Machine code as text: every instruction, with the source lines that the PTX named."""
+    return _read_cubin("nvdisasm", "-c", "-g", "-ndf", cubin=cubin)
+
+
+def _read_cubin(tool: str, *options: str, cubin: bytes) -> str:
+    """What one of the CUDA tools that come with Triton prints about a binary."""
     from triton import knobs
 
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        command = [knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
-        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found = dict(re.findall(r"\b(REG|STACK|LOCAL|SHARED):(\d+)", text))
-    return {name: int(found.get(name, 0)) for name in ("REG", "STACK", "LOCAL", "SHARED")}
+        command = [getattr(knobs.nvidia, tool).path, *options, file.name]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def device_functions() -> Path:
