@@ -125,12 +125,12 @@ def _resources(job: Job, compiled: Any) -> Resources:
     if job.target == "cpu":
         return Resources(job.kernel, job.row_tile, folder, len(compiled.asm["so"]))
     cubin = compiled.asm["cubin"]
-    usage = _cubin_usage(cubin)
+    usage = cubin_usage(cubin)
     spilled, shared = usage["STACK"] + usage["LOCAL"], int(compiled.metadata.shared)
     return Resources(job.kernel, job.row_tile, folder, len(cubin), usage["REG"], spilled, shared)
 
 
-def _cubin_usage(cubin: bytes) -> dict[str, int]:
+def cubin_usage(cubin: bytes) -> dict[str, int]:
     """Registers and stack of the kernel, as cuobjdump reads them from the binary."""
     text = _read_cubin("cuobjdump", "-res-usage", cubin=cubin)
     found = dict(re.findall(r"\b(REG|STACK|LOCAL|SHARED):(\d+)", text))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -78,9 +78,9 @@ def _may_expand(op: str) -> bool:
     return op in ("tt.extern_elementwise", "tt.precise_sqrt", "tt.precise_divf", "arith.remf")
 
 
-def _lines(operations: list[_Operation], wanted: object) -> Iterator[Line]:
+def _lines(operations: list[_Operation], wanted: Callable[[_Operation], bool]) -> Iterator[Line]:
     for operation in operations:
-        if operation.line is not None and wanted(operation):  # type: ignore[operator]
+        if operation.line is not None and wanted(operation):
             yield operation.line
 
 

@@ -1,4 +1,4 @@
-"""Rules that every compiled CUDA kernel keeps. Each yields what breaks it, in words that name the instruction and the line."""
+"""Rules that every compiled CUDA kernel keeps. Each yields what breaks it, naming the instruction and the line."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _operands(compiled: Compiled) -> Iterator[str]:
 
 
 def _tensor_cores(compiled: Compiled) -> Iterator[str]:
-    """A bf16 dot runs on the tensor cores, in a family that the target has, with fp32 accumulation; nothing else does."""
+    """A bf16 dot runs on tensor cores, in a family that the target has, with fp32 accumulation; nothing else does."""
     device = DEVICES[compiled.arch]
     dots = [dot for dot in compiled.intent.dots if dot.left == "bf16"]
     used = matching(compiled.ptx, PTX_DOT)
@@ -121,7 +121,8 @@ def _tensor_cores(compiled: Compiled) -> Iterator[str]:
     wide = [dot for dot in dots if dot.m >= WIDE_ROWS]
     families = {dot_family(instruction.op) for instruction in used}
     if wide and device.wide_dot not in families:
-        yield f"dot of {wide[0].m} rows at {wide[0].line} runs on {', '.join(sorted(families)) or 'nothing'}, not on {device.wide_dot}"
+        ran = ", ".join(sorted(families)) or "nothing"
+        yield f"dot of {wide[0].m} rows at {wide[0].line} runs on {ran}, not on {device.wide_dot}"
 
 
 def _tf32(compiled: Compiled) -> Iterator[str]:
@@ -133,9 +134,9 @@ def _tf32(compiled: Compiled) -> Iterator[str]:
 def _contraction(compiled: Compiled) -> Iterator[str]:
     """A multiply-add is one that `tl.fma` or an elementary function asks for, in PTX and in machine code.
 
-    Lines tell: that of an fp32 multiply-add in PTX holds one of the two in the IR, that in machine code one in PTX. Where
-    a product is added to something on such a line, the two could not be told apart, which is a finding as well. Parts of
-    an elementary function may have lost their line, but flush denormals, which no arithmetic of a kernel does.
+    Lines tell: that of an fp32 multiply-add in PTX holds one of the two in the IR, that in machine code one in PTX.
+    Where a product is added to something on such a line, the two could not be told apart, which is a finding as well.
+    Parts of an elementary function may have lost their line, but flush denormals, which no arithmetic of a kernel does.
     """
     intent = compiled.intent
     asked = intent.fma | intent.functions
@@ -143,17 +144,15 @@ def _contraction(compiled: Compiled) -> Iterator[str]:
         yield f"{line} adds a product beside a tl.fma or an elementary function; give it a line of its own"
     in_ptx = matching(compiled.ptx, PTX_FMA)
     lost = any(_flushes(i) and i.line is None for i in in_ptx) and bool(intent.functions)
-    for line, count in _elsewhere(in_ptx, asked, lost):
-        yield f"{count} multiply-adds of PTX at {line or 'an unknown line'}, where no tl.fma asks for one"
+    for place, count in _elsewhere(in_ptx, asked, lost):
+        yield f"{count} multiply-adds of PTX at {place or 'an unknown line'}, where no tl.fma asks for one"
     allowed = asked | {i.line for i in matching(compiled.ptx, EXPANDED) if i.line} | {i.line for i in in_ptx if i.line}
-    for line, count in _elsewhere(matching(compiled.sass, SASS_FMA), allowed, lost):
-        yield f"{count} FFMA at {line or 'an unknown line'}, where PTX has none: contracted by the assembler"
+    for place, count in _elsewhere(matching(compiled.sass, SASS_FMA), allowed, lost):
+        yield f"{count} FFMA at {place or 'an unknown line'}, where PTX has none: contracted by the assembler"
 
 
-def _elsewhere(
-    found: list[Instruction], allowed: Iterable[Line], lost: bool
-) -> list[tuple[Line | None, int]]:
-    """Multiply-adds on lines that are not allowed. lost: those that flush denormals belong to an elementary function."""
+def _elsewhere(found: list[Instruction], allowed: Iterable[Line], lost: bool) -> list[tuple[Line | None, int]]:
+    """Multiply-adds on lines that are not allowed. lost: those that flush denormals are of an elementary function."""
     kept = [instruction for instruction in found if not (lost and _flushes(instruction))]
     counts = lanes(kept)
     return sorted(((line, counts[line]) for line in set(counts) - set(allowed)), key=str)
@@ -170,7 +169,9 @@ def _half(compiled: Compiled) -> Iterator[str]:
 
 
 def _double(compiled: Compiled) -> Iterator[str]:
-    found = matching(compiled.ptx, r".*\.f64") or matching(compiled.sass, r"(D(ADD|MUL|FMA|SETP|MMA)|F2F\S*F64|MUFU\S*64)")
+    found = matching(compiled.ptx, r".*\.f64") or matching(
+        compiled.sass, r"(D(ADD|MUL|FMA|SETP|MMA)|F2F\S*F64|MUFU\S*64)"
+    )
     if found:
         yield f"{len(found)} instructions in fp64, first {_at(found[0])}"
 

@@ -1,4 +1,4 @@
-"""Compile what a plan needs and inspect every kernel of it. What was inspected and has not changed is not read again."""
+"""Compile and inspect every kernel of a plan. What was inspected and has not changed is not read again."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def inspect_plan(
 ) -> list[Inspection]:
     """Compile the package of `plan` in `directory`, already written there, and inspect every kernel instance.
 
-    progress(kernel, done, total) is called after each compiled kernel. Raises BuildFailed for one that does not compile.
+    progress(kernel, done, total) is called after each compiled kernel. Raises BuildFailed if one does not compile.
     """
     compiled = compile_package(plan, directory, jobs, progress)
     folder = directory / "cache" / target_folder(plan.target)
