@@ -109,7 +109,8 @@ class Expressions(ABC):
         wrapped = left.wrapped or right.wrapped
         pointers = left.pointers | right.pointers
         if pointers:
-            if (left if right.pointers else right).range is None and not (left.pointers and right.pointers):
+            offset = left if right.pointers else right
+            if not isinstance(node.op, ast.Add | ast.Sub) or (offset.range is None and not offset.pointers):
                 raise self.unclear(node)
             return Value(key, wrapped=wrapped, pointers=pointers)
         operation = BINARY.get(type(node.op))

@@ -133,7 +133,7 @@ class _Interpreter(Expressions):
         wider: Environment = {}
         for name, value in head.items():
             found = after[name]
-            if found.key == value.key or (found.key != at and self.covers(value, found, name, at)):
+            if found.key == value.key or self.covers(value, found, name, at):
                 continue
             joined = join(self.keys.of("carried", name, at), value, found)
             wider[name] = joined if joined.range is None else replace(joined, range=INT[joined.bits])
