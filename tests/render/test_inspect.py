@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import triton
 from typer.testing import CliRunner
 
 from codegen.cli import app
-from codegen.inspect import RULES, Compiled, inspect_plan, judge
+from codegen.inspect import RULES, Compiled, Inspection, inspect_plan, judge
 from codegen.inspect.device import DEVICES
 from codegen.lower import TARGETS, lower
+from codegen.lower.kernel_rules import Subject
 from codegen.package import write_package
+from codegen.plan import Plan
 from dsl import load_spec
 from tests.render import planted
+from tests.render.ir_accesses import ir_accesses
 
 ROOT = Path(__file__).resolve().parents[2]
 SPECS = sorted([*(ROOT / "specs").glob("*.yaml"), *(ROOT / "tests" / "specs").glob("*.yaml")])
@@ -37,18 +40,52 @@ def test_every_cuda_target_is_described() -> None:
     assert {f"cuda:{arch}" for arch in DEVICES} == set(CUDA)
 
 
-@pytest.mark.parametrize("target", CUDA)
-@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
-def test_every_kernel_of_every_spec_keeps_every_rule(path: Path, target: str, tmp_path: Path) -> None:
+class Inspected(NamedTuple):
+    """A plan, its compiled package, and what was found in it."""
+
+    plan: Plan
+    package: Path
+    found: list[Inspection]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(path, target) for path in SPECS for target in CUDA],
+    ids=lambda param: f"{param[0].stem}-{param[1]}",
+)
+def inspected(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Inspected:
+    path, target = request.param
     spec = load_spec(path)
     plan = lower(spec, target)
-    write_package([plan], tmp_path / "package", spec, path.name)
-    found = inspect_plan(plan, tmp_path / "package")
-    assert {entry.kernel for entry in found} == {kernel.name for kernel in plan.kernels}
+    package = tmp_path_factory.mktemp("inspected") / "package"
+    write_package([plan], package, spec, path.name)
+    return Inspected(plan, package, inspect_plan(plan, package))
+
+
+def test_every_kernel_of_every_spec_keeps_every_rule(inspected: Inspected) -> None:
+    plan, _, found = inspected
+    instances = {(kernel.name, tile) for kernel in plan.kernels for tile in kernel.row_tiles or (None,)}
+    assert {(entry.kernel, entry.row_tile) for entry in found} == instances
     assert [f"{entry.kernel}: {finding}" for entry in found for finding in entry.findings] == []
-    dots = {entry.kernel for entry in found if entry.dots}
-    templates = ("matmul", "gated_matmul", "attention")
-    assert dots == {k.name for k in plan.kernels if k.template in [f"kernels/{name}.py.j2" for name in templates]}
+    with_dots = [f"kernels/{name}.py.j2" for name in ("matmul", "gated_matmul", "attention")]
+    assert {e.kernel for e in found if e.dots} == {k.name for k in plan.kernels if k.template in with_dots}
+
+
+def test_what_a_kernel_reads_and_writes_is_what_its_text_says(inspected: Inspected) -> None:
+    """The rules of plans interpret Python text; Triton's own IR names the same parameters.
+
+    A save runs no row, and with one row per slot Triton finds that some of what is read decides nothing.
+    """
+    plan, package, _ = inspected
+    steps = sorted(Subject(plan).steps, key=lambda step: step.launch.section != "save")
+    for kernel, step in {step.launch.kernel: step for step in steps}.items():
+        texts = [file.read_text() for file in package.glob(f"cache/*/*/{kernel}.ttir")]
+        assert texts
+        read = {access.parameter for access in step.found if not access.store}
+        for loaded, stored in map(ir_accesses, texts):
+            assert stored == {access.parameter for access in step.found if access.store}, kernel
+            assert loaded <= read, kernel
+            assert loaded == read or plan.limits.max_rows == 1, kernel
 
 
 # rule -> planted kernel, its signature, options, and what the finding names
