@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
 
 from codegen.access import Arguments, NotUnderstood, Range, accesses, read_source, record
-from codegen.errors import PlanInvalid
+from codegen.errors import PlanInvalid, UnsupportedOnTarget
 from codegen.lower import TARGETS, lower
 from codegen.lower.contents import HOST_WRITES, contents, written_anew
 from codegen.lower.kernel_rules import IN_PLACE, verify_kernels
@@ -18,6 +20,7 @@ from codegen.lower.verify import INDEXED_BY_INT64, MAX_INDEXED, verify_plan
 from codegen.plan import Kernel, Launch, Plan, Role, Section
 from codegen.render import kernel_text
 from dsl import ModelSpec, load_spec
+from tests.strategies import specs
 
 ROOT = Path(__file__).resolve().parents[2]
 SPECS = sorted([*(ROOT / "specs").glob("*.yaml"), *(ROOT / "tests" / "specs").glob("*.yaml")])
@@ -38,6 +41,14 @@ def plan(spec: ModelSpec) -> Plan:
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
 def test_every_shipped_plan_keeps_the_rules(path: Path, target: str) -> None:
     verify_kernels(lower(load_spec(path), target))
+
+
+@given(specs())
+def test_every_drawn_spec_keeps_the_rules(spec: ModelSpec) -> None:
+    """No rule refuses what a spec may ask for."""
+    for target in ("cpu", "cuda:90"):
+        with suppress(UnsupportedOnTarget):
+            verify_kernels(lower(spec, target))
 
 
 # Launch arguments
