@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import re
@@ -153,9 +154,14 @@ def _read_cubin(tool: str, *options: str, cubin: bytes) -> str:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def device_functions() -> Path:
-    """The module of device functions that every kernel may use."""
-    return Path(__file__).resolve().parent.parent / "runtime" / "device.py"
+def device_functions() -> tuple[Path, ...]:
+    """The modules of device functions that kernels may use."""
+    return tuple(sorted((Path(__file__).resolve().parent.parent / "runtime").glob("device*.py")))
+
+
+def device_functions_sha256() -> str:
+    """Hash of everything that a kernel may import: it decides binaries and bits."""
+    return hashlib.sha256(b"\0".join(path.read_bytes() for path in device_functions())).hexdigest()
 
 
 def cpu_fingerprint() -> str:

@@ -110,6 +110,9 @@ class _Interpreter(Expressions):
         counted = self.counted(ends, node)
         if counted is None:
             return
+        if ast.unparse(node.iter.func) == "tl.static_range" and all(end.constant for end in ends):
+            self.unrolled(node, node.target.id, ends, env)
+            return
         at = self.keys.of("loop", node.lineno, node.col_offset, self.depth, *(end.key for end in ends))
         before, self.certain = self.certain, False
         head = env | {node.target.id: Value(at, counted, max(end.bits for end in ends))}
@@ -124,6 +127,12 @@ class _Interpreter(Expressions):
             del self.found[kept:]
         self.certain = before
         env |= after | head
+
+    def unrolled(self, node: ast.For, name: str, ends: list[Value], env: Environment) -> None:
+        """The body once for each value, as Triton compiles it."""
+        for number in range(*(self.integer(end, node).low for end in ends)):
+            env[name] = known(self.keys, number)
+            self.block(node.body, env)
 
     def changed(self, head: Environment, after: Environment, at: int) -> Environment:
         """Values that the body changes beyond what is taken for possible at its head: from then on anything is.

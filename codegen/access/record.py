@@ -69,7 +69,7 @@ class _Kernel:
 
 
 def record(plan: Plan) -> Iterator[tuple[str, list[RecordedLaunch]]]:
-    """(composition, launches) of every composition at its largest key, with no, one and all drafts, drafting or not."""
+    """(composition, launches) of every composition at its largest key, with no, one and all drafts of every drafter."""
     tape = _Tape()
     module = _module(plan, tape)
     for name, arguments in _calls(plan):
@@ -89,16 +89,22 @@ def _module(plan: Plan, tape: _Tape) -> dict[str, Any]:
     return module
 
 
-def _calls(plan: Plan) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _calls(plan: Plan) -> Iterator[tuple[str, tuple[int | str, ...]]]:
     limits = plan.limits
     bucket, most = limits.max_slots, limits.max_drafts
     drafts = sorted({0, min(1, most), most})
     rows = max(limits.prefill_rows)
-    for drafting in sorted({False, plan.has_drafter}):
-        yield "prefill_chunk", (min(rows, limits.prefill_slots), rows, drafting)
-        for following in drafts if drafting else [0]:
-            yield "begin_slots", (bucket, drafting, following)
+    for drafter in _drafters(plan):
+        yield "prefill_chunk", (min(rows, limits.prefill_slots), rows, drafter)
+        for following in [0] if drafter == "none" else drafts:
+            yield "begin_slots", (bucket, drafter, following)
             for verified in drafts:
-                yield "step", (bucket, drafting, verified, following)
+                yield "step", (bucket, drafter, verified, following)
     yield "save", (bucket, 0)
     yield "score", (limits.max_slots * limits.max_rows,)
+
+
+def _drafters(plan: Plan) -> list[str]:
+    """What may propose drafts, as the step module names it."""
+    lookup = any(section.name == "lookup" for section in plan.sections)
+    return ["none", *(["mtp"] if plan.has_drafter else []), *(["lookup"] if lookup else [])]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+import operator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
+from typing import Any
 
 from codegen.aot_worker import device_functions
 
@@ -18,7 +20,7 @@ class NotUnderstood(Exception):
 
 @dataclass(frozen=True)
 class KernelSource:
-    """functions: every function that the kernel may call, of its own module or of runtime/device.py."""
+    """functions: every function that the kernel may call, of its own module or of runtime/device*.py."""
 
     name: str
     text: str
@@ -54,8 +56,8 @@ class KernelSource:
 
     @cached_property
     def constants(self) -> Mapping[str, Constant]:
-        """`NAME = tl.constexpr(value)` of the module."""
-        return dict(_constants(self._module))
+        """`NAME = tl.constexpr(value)` of the module and of those of device functions."""
+        return {**_device_constants(), **dict(_constants(self._module))}
 
     @cached_property
     def ordered_sums(self) -> frozenset[str]:
@@ -76,6 +78,12 @@ class KernelSource:
         return reached
 
 
+OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.LShift: operator.lshift,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+}
 ORDERED = ("sum", "dot", "fma", "cumsum", "associative_scan", "reduce")
 
 
@@ -87,23 +95,39 @@ def read_source(name: str, text: str) -> KernelSource:
 
 @cache
 def _device_functions() -> dict[str, ast.FunctionDef]:
-    return _functions(ast.parse(device_functions().read_text()))
+    modules = (ast.parse(path.read_text()) for path in device_functions())
+    return {name: function for module in modules for name, function in _functions(module).items()}
 
 
 def _functions(module: ast.Module) -> dict[str, ast.FunctionDef]:
     return {node.name: node for node in module.body if isinstance(node, ast.FunctionDef)}
 
 
+@cache
+def _device_constants() -> dict[str, Constant]:
+    return {name: value for path in device_functions() for name, value in _constants(ast.parse(path.read_text()))}
+
+
 def _constants(module: ast.Module) -> Iterator[tuple[str, Constant]]:
     for node in module.body:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and isinstance(node.targets[0], ast.Name):
-            yield node.targets[0].id, _literal(node.value.args[0])
+        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Call):
+            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+            if isinstance(target, ast.Name):
+                yield target.id, _literal(node.value.args[0])
 
 
 def _literal(node: ast.expr) -> Constant:
-    if isinstance(node, ast.Call):  # float("inf")
+    """A constant's value: a literal, `float("inf")`, or arithmetic of literals. Raises NotUnderstood."""
+    if isinstance(node, ast.Call):
         return float(ast.literal_eval(node.args[0]))
-    value: Constant = ast.literal_eval(node)
+    compute = OPERATORS.get(type(node.op)) if isinstance(node, ast.BinOp) else None
+    if isinstance(node, ast.BinOp) and compute is not None:
+        value: Constant = compute(_literal(node.left), _literal(node.right))
+        return value
+    try:
+        value = ast.literal_eval(node)
+    except ValueError as error:
+        raise NotUnderstood(f"constant `{ast.unparse(node)}` is no literal") from error
     return value
 
 

@@ -34,10 +34,10 @@ ROW_TILE = "BLOCK_M"
 # Parameters that a launch loads and stores at different places on purpose: (template, parameter) -> why that is sound.
 IN_PLACE: Mapping[tuple[str, str], str] = {
     ("accept_drafts", "tokens"): "one program per slot; the row is read whole before its first place is written",
-    (
-        "mamba2_conv_step",
-        "conv_ring",
-    ): "one program per slot and channels; a position is written before later ones read it",
+    ("sample", "logits"): "one program per row; a barrier stands between writing the row and reading it",
+    ("draft_sample", "logits"): "as in sample",
+    ("draft_sample", "tokens"): "one program per slot; the drafts before the one that it writes are read",
+    ("mamba2_conv_step", "conv_ring"): "one program per slot and channels; positions are written, then read",
     ("mamba2_conv_prefill", "conv_ring"): "as in mamba2_conv_step",
     ("mamba2_scan_step", "dt_ring"): "one program per slot and head; committed positions are read, later ones written",
 }
@@ -127,8 +127,12 @@ def _signatures(subject: Subject) -> Breach:
         node = f"{section.name}: {launch.kernel}"
         kernel, source = subject.kernels[launch.kernel], subject.source(launch.kernel)
         passed = (*(name for name, _ in launch.args), *((ROW_TILE,) if kernel.row_tiles else ()))
+        for name in sorted(set(source.parameters) - set(passed)):
+            yield node, f"does not pass {name}, which its kernel takes"
+        for name in sorted(set(passed) - set(source.parameters)):
+            yield node, f"passes {name}, which its kernel does not take"
         if passed != source.parameters:
-            yield node, f"passes ({', '.join(passed)}), its kernel takes ({', '.join(source.parameters)})"
+            yield node, "passes its arguments in another order than its kernel takes them"
         for name, value in launch.args:
             scalar = value not in subject.buffers and value != "stream"
             if scalar and name not in source.unspecialised:
