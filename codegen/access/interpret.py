@@ -15,6 +15,8 @@ from codegen.access.expressions import Access, Arguments, Environment, Expressio
 from codegen.access.source import KernelSource
 from codegen.access.values import INT, Range, Value, join, known
 
+UNROLLED = 64  # longer static loops are followed like any other
+
 
 @lru_cache(maxsize=4096)
 def accesses(source: KernelSource, arguments: Arguments) -> tuple[Access, ...]:
@@ -110,7 +112,8 @@ class _Interpreter(Expressions):
         counted = self.counted(ends, node)
         if counted is None:
             return
-        if ast.unparse(node.iter.func) == "tl.static_range" and all(end.constant for end in ends):
+        static = ast.unparse(node.iter.func) == "tl.static_range" and all(end.constant for end in ends)
+        if static and counted.high - counted.low < UNROLLED:
             self.unrolled(node, node.target.id, ends, env)
             return
         at = self.keys.of("loop", node.lineno, node.col_offset, self.depth, *(end.key for end in ends))

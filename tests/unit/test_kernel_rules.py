@@ -10,11 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from codegen.access import Arguments, NotUnderstood, Range, accesses, read_source, record
 from codegen.aot_worker import device_functions
-from codegen.errors import PlanInvalid, UnsupportedOnTarget
+from codegen.errors import PlanInvalid, TooLarge, UnsupportedOnTarget
 from codegen.lower import TARGETS, lower
 from codegen.lower.contents import HOST_WRITES, contents, written_anew
 from codegen.lower.kernel_rules import IN_PLACE, verify_kernels
@@ -123,21 +124,54 @@ def test_a_scalar_that_triton_would_specialise_on_is_found(plan: Plan) -> None:
 # Offsets
 
 
-@pytest.fixture(scope="module")
-def large(spec: ModelSpec) -> ModelSpec:
-    """A spec whose matrices and pages have more than 2^31 elements, as few as its other buffers have."""
+def enlarged(
+    spec: ModelSpec, d_model: int, vocab_size: int, mamba_heads: int, heads: int, hidden_size: int, **engine: int
+) -> ModelSpec:
+    """The demo model's spec with the sizes of another model."""
     mixers = {
-        "mamba2": {"num_heads": 1024, "head_dim": 64, "state_size": 128, "num_groups": 8},
-        "attention": {"num_heads": 256, "num_kv_heads": 8, "head_dim": 128},
+        "mamba2": {"num_heads": mamba_heads, "head_dim": 64, "state_size": 128, "num_groups": 8},
+        "attention": {"num_heads": heads, "num_kv_heads": 8, "head_dim": 128},
     }
     layers = {}
     for name, layer in spec.layers.items():
         mixer = layer.mixer.model_copy(update=mixers[layer.mixer.kind])
-        feed_forward = layer.feed_forward and layer.feed_forward.model_copy(update={"hidden_size": 131072})
+        feed_forward = layer.feed_forward and layer.feed_forward.model_copy(update={"hidden_size": hidden_size})
         layers[name] = layer.model_copy(update={"mixer": mixer, "feed_forward": feed_forward})
-    sizes = {"max_slots": 4, "max_context": 1 << 20, "prefill_chunk": 512, "checkpoint_slots": 6}
-    engine = spec.engine.model_copy(update=sizes)
-    return spec.model_copy(update={"d_model": 36864, "vocab_size": 100_000, "layers": layers, "engine": engine})
+    sizes = spec.engine.model_copy(update=engine)
+    return spec.model_copy(update={"d_model": d_model, "vocab_size": vocab_size, "layers": layers, "engine": sizes})
+
+
+@pytest.fixture(scope="module")
+def large(spec: ModelSpec) -> ModelSpec:
+    """A spec whose matrices and pages have more than 2^31 elements, while its other buffers have fewer."""
+    engine = {"max_slots": 4, "max_context": 1 << 20, "prefill_chunk": 512, "checkpoint_slots": 6}
+    return enlarged(spec, 36864, 100_000, 1024, 256, 131072, **engine)
+
+
+@settings(max_examples=25)
+@given(
+    st.tuples(
+        st.sampled_from([1024, 8192, 36864]),
+        st.sampled_from([300, 50_000, 400_000]),
+        st.sampled_from([8, 128, 1024]),
+        st.sampled_from([8, 64, 128]),
+        st.sampled_from([1024, 131072]),
+    ),
+    st.fixed_dictionaries(
+        {
+            "max_slots": st.sampled_from([1, 8, 64, 1024]),
+            "max_context": st.sampled_from([4096, 1 << 17, 1 << 20, 1 << 22]),
+            "max_drafts": st.sampled_from([1, 7, 15]),
+            "prefill_chunk": st.sampled_from([64, 512, 8192, 32768]),
+            "page_size": st.sampled_from([16, 64, 128]),
+        }
+    ),
+)
+def test_a_large_spec_is_lowered_or_named_too_large(sizes: tuple[int, ...], engine: dict[str, int]) -> None:
+    """What may not be indexed is the spec's to lower, with the fields to change: never a rule that a kernel breaks."""
+    spec = load_spec(ROOT / "specs" / "tiny-hybrid.yaml")
+    with suppress(TooLarge):
+        lower(enlarged(spec, *sizes, checkpoint_slots=engine["max_slots"] + 2, **engine), "cpu")
 
 
 def without_conversions(plan: Plan, kernel: Kernel) -> list[str]:
