@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 
-OPERATION = re.compile(
-    r"\s*(?:(%[\w.-]+)(?::\d+)? = )?\"?(tt\.\w+|arith\.select)\"? (%[\w.-]+)(?:, (%[\w.-]+))?(?:, (%[\w.-]+))?"
-)
+OPERATION = re.compile(r"\s*(?:(%[\w.-]+)(?::\d+)? = )?\"?(tt\.\w+|arith\.select)\"? ([^:]*)")
 MAKES_POINTERS = ("tt.addptr", "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.reshape")
 LOADS, STORES = ("tt.load", "tt.atomic_rmw", "tt.atomic_cas"), ("tt.store", "tt.atomic_rmw", "tt.atomic_cas")
 
@@ -21,7 +19,8 @@ def ir_accesses(ttir: str) -> tuple[set[str], set[str]]:
         found = OPERATION.match(line)
         if found is None or "!tt.ptr" not in line:
             continue
-        result, op, *operands = found.groups()
+        result, op, rest = found.groups()
+        operands = re.findall(r"%[\w.-]+", rest)
         if op in MAKES_POINTERS:
             origins[result] = origins[operands[0]]
         elif op == "arith.select":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import triton
@@ -13,6 +14,7 @@ from codegen.aot_worker import cubin_usage, disassemble
 from codegen.inspect import Compiled
 
 
+@cache
 def compiled(kernel: Any, signature: str, target: str, **options: Any) -> Compiled:
     """Compile for `cuda:<sm>` without a GPU. signature: types of the parameters, e.g. "*fp32, *fp32, i32"."""
     names = kernel.arg_names
