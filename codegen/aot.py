@@ -21,7 +21,7 @@ from codegen.aot_worker import (
     ToolchainRefused,
     compile_job,
     cpu_fingerprint,
-    device_functions,
+    device_functions_sha256,
     end_with_parent,
 )
 from codegen.errors import BuildFailed, OutputNotWritten, ToolchainUnusable
@@ -116,7 +116,7 @@ def _key(job: Job) -> str:
 def _toolchain(target: str) -> str:
     """Identity of everything outside the kernel that decides its binary."""
     parts = [target, platform.machine(), platform.python_version(), _version("triton"), _version("torch")]
-    parts.append(hashlib.sha256(device_functions().read_bytes()).hexdigest())
+    parts.append(device_functions_sha256())
     if target == "cpu":
         try:
             parts.append(cpu_fingerprint())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import re
@@ -125,27 +126,42 @@ def _resources(job: Job, compiled: Any) -> Resources:
     if job.target == "cpu":
         return Resources(job.kernel, job.row_tile, folder, len(compiled.asm["so"]))
     cubin = compiled.asm["cubin"]
-    usage = _cubin_usage(cubin)
+    usage = cubin_usage(cubin)
     spilled, shared = usage["STACK"] + usage["LOCAL"], int(compiled.metadata.shared)
     return Resources(job.kernel, job.row_tile, folder, len(cubin), usage["REG"], spilled, shared)
 
 
-def _cubin_usage(cubin: bytes) -> dict[str, int]:
+def cubin_usage(cubin: bytes) -> dict[str, int]:
     """Registers and stack of the kernel, as cuobjdump reads them from the binary."""
+    text = _read_cubin("cuobjdump", "-res-usage", cubin=cubin)
+    found = dict(re.findall(r"\b(REG|STACK|LOCAL|SHARED):(\d+)", text))
+    return {name: int(found.get(name, 0)) for name in ("REG", "STACK", "LOCAL", "SHARED")}
+
+
+def disassemble(cubin: bytes) -> str:
+    """Machine code as text: every instruction, with the source lines that the PTX named."""
+    return _read_cubin("nvdisasm", "-c", "-g", "-ndf", cubin=cubin)
+
+
+def _read_cubin(tool: str, *options: str, cubin: bytes) -> str:
+    """What one of the CUDA tools that come with Triton prints about a binary."""
     from triton import knobs
 
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        command = [knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
-        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found = dict(re.findall(r"\b(REG|STACK|LOCAL|SHARED):(\d+)", text))
-    return {name: int(found.get(name, 0)) for name in ("REG", "STACK", "LOCAL", "SHARED")}
+        command = [getattr(knobs.nvidia, tool).path, *options, file.name]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def device_functions() -> Path:
-    """The module of device functions that every kernel may use."""
-    return Path(__file__).resolve().parent.parent / "runtime" / "device.py"
+def device_functions() -> tuple[Path, ...]:
+    """The modules of device functions that kernels may use."""
+    return tuple(sorted((Path(__file__).resolve().parent.parent / "runtime").glob("device*.py")))
+
+
+def device_functions_sha256() -> str:
+    """Hash of everything that a kernel may import: it decides binaries and bits."""
+    return hashlib.sha256(b"\0".join(path.read_bytes() for path in device_functions())).hexdigest()
 
 
 def cpu_fingerprint() -> str:

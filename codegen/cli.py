@@ -1,4 +1,4 @@
-"""`python -m codegen`: check, build, explain and verify."""
+"""`python -m codegen`: check, build, inspect, explain and verify."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ app = typer.Typer(
     "then `python -m runtime generate build/tiny_hybrid --prompt TEXT`.",
     pretty_exceptions_enable=False,
 )
-out = Console()
-err = Console(stderr=True)
+out = Console(emoji=False)  # "cuda:100:" is no emoji
+err = Console(stderr=True, emoji=False)
 
 SpecPath = Annotated[Path, typer.Argument(help="YAML model spec, e.g. specs/tiny-hybrid.yaml", show_default=False)]
 Target = Annotated[str, typer.Option("--target", help=f"One of {', '.join(TARGETS)}.")]
@@ -123,14 +123,21 @@ def build(
 def _compile(plan: Plan, directory: Path, jobs: int | None, quiet: bool) -> list[Any]:
     from codegen.aot import compile_package
 
+    with _progress(quiet) as report:
+        return compile_package(plan, directory, jobs, report)
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on the terminal, for `progress(kernel, done, total)`."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=err, transient=True, disable=quiet or not sys.stderr.isatty()) as bar:
-        task = bar.add_task(f"compiling for {plan.target}", total=None)
+        task = bar.add_task("compiling", total=None)
 
         def report(kernel: str, done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total, description=f"{plan.target} {kernel}")
+            bar.update(task, completed=done, total=total, description=kernel)
 
-        return compile_package(plan, directory, jobs, report)
+        yield report
 
 
 def _resource_table(target: str, entries: list[Any]) -> Table:
@@ -163,6 +170,31 @@ def verify(
         from codegen.verify.command import run_command
 
         code = run_command(directory, weights, prompts, new_tokens, bisect, as_json, out)
+    raise typer.Exit(code)
+
+
+@app.command()
+def inspect(
+    spec_paths: Annotated[list[Path], typer.Argument(metavar="SPEC...", help="YAML model specs", show_default=False)],
+    target: Annotated[
+        list[str] | None, typer.Option("--target", help="Repeatable. [default: every CUDA target]")
+    ] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the packages it builds.")] = Path(
+        "build/inspect"
+    ),
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes. [default: one per core]")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compile every kernel for CUDA targets, without a GPU, and read what became of it.
+
+    Per kernel: registers, spills, shared memory, instructions of dots, fp32 multiply-adds in PTX and in machine code,
+    and a verdict: docs/gpu-targets.md has the rules. Exit code 1 if a kernel breaks one.
+    """
+    with user_errors():
+        from codegen.inspect.command import CUDA_TARGETS, run_inspect
+
+        with _progress(as_json) as progress:
+            code = run_inspect(spec_paths, target or CUDA_TARGETS, output, jobs, as_json, out, progress)
     raise typer.Exit(code)
 
 

@@ -93,3 +93,10 @@ class BadShape(CodegenError):
 
     code = "explain-shape"
     template = "{option} = {value} is not possible for this spec: {allowed}"
+
+
+class NoMachineCode(CodegenError):
+    """`inspect` is asked for a target whose code it does not read."""
+
+    code = "inspect-target"
+    template = "kernels for {target} have no GPU code to inspect; allowed: {allowed}"

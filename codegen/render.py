@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import keyword
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -105,17 +105,19 @@ def _provenance(plan: Plan, command: str, template: str) -> Provenance:
 
 
 def render_kernel(plan: Plan, kernel: Kernel, command: str) -> str:
-    """The module of one kernel instance. Constants in lower case steer the template, upper case ones are printed."""
-    provenance = _provenance(plan, command, kernel.template)
+    """The module of one kernel instance."""
+    macros: Any = environment().get_template("kernels/_header.j2").module
+    return str(macros.head(kernel, _provenance(plan, command, kernel.template))) + kernel_text(kernel)
+
+
+@lru_cache(maxsize=1024)
+def kernel_text(kernel: Kernel) -> str:
+    """A kernel's module below its header. Constants in lower case steer the template, upper case ones are printed."""
     macros: Any = environment().get_template("kernels/_header.j2").module
     printed = [(name, value) for name, value in kernel.constants if name.isupper()]
     switches = {name: value for name, value in kernel.constants if not name.isupper()}
-    header = macros.head(kernel, provenance)
-    constants = macros.constants(printed)
-    body = (
-        environment().get_template(kernel.template).render(kernel=kernel, constants=constants.rstrip("\n"), **switches)
-    )
-    return str(header) + body
+    constants = macros.constants(printed).rstrip("\n")
+    return environment().get_template(kernel.template).render(kernel=kernel, constants=constants, **switches)
 
 
 def render_step(plan: Plan, command: str) -> str:

@@ -1,9 +1,10 @@
-"""Lowering: a spec and a target become a Plan, in passes that are each verified."""
+"""Lowering: a spec and a target become a Plan, in passes that are each verified; the whole with its kernels' text."""
 
 from __future__ import annotations
 
 from codegen.lower.builder import Builder
 from codegen.lower.drafter import lower_drafter
+from codegen.lower.kernel_rules import verify_kernels
 from codegen.lower.limits import resolve_limits
 from codegen.lower.lookup import lower_lookup
 from codegen.lower.numerics import stamp_numerics
@@ -41,4 +42,6 @@ def lower(spec: ModelSpec, target: str) -> Plan:
     for lowering_pass in PASSES:
         lowering_pass(builder)
         verify_plan(builder.plan())
-    return builder.plan()
+    plan = builder.plan()
+    verify_kernels(plan)
+    return plan

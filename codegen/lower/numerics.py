@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-
-from codegen.aot_worker import device_functions
+from codegen.aot_worker import device_functions_sha256
 from codegen.lower.builder import Builder
 from codegen.render import template_sha256
 
@@ -22,7 +20,7 @@ def stamp_numerics(b: Builder) -> None:
         "attention_split": b.limits.page_size,
         "rounding": "bf16 at matmul inputs, q, k, v, attention weights and context",
         "num_warps": b.target.num_warps,
-        "device_functions": hashlib.sha256(device_functions().read_bytes()).hexdigest(),
+        "device_functions": device_functions_sha256(),
         "kernels": {
             kernel.name: [template_sha256(kernel.template), dict(kernel.constants), list(kernel.row_tiles)]
             for kernel in b.kernels.values()

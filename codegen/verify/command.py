@@ -42,7 +42,7 @@ def run_command(
 def progress(quiet: bool) -> Iterator[OnCheck]:
     """A bar on stderr, where that is a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    err = Console(stderr=True)
+    err = Console(stderr=True, emoji=False)
     with Progress(*columns, console=err, transient=True, disable=quiet or not sys.stderr.isatty()) as bar:
         task = bar.add_task("opening", total=None)
         yield lambda title, done, total: bar.update(task, description=escape(title), completed=done, total=total)
@@ -50,7 +50,7 @@ def progress(quiet: bool) -> Iterator[OnCheck]:
 
 def show(report: Report, bisected: bool, out: Console) -> None:
     """The table of checks, what differs, and one line that sums up."""
-    out = out if out.is_terminal else Console(width=PLAIN_WIDTH)
+    out = out if out.is_terminal else Console(width=PLAIN_WIDTH, emoji=False)
     target, weights = report.target or "no target", report.weights or "not read"
     out.print(f"{report.package} on {target}, weights: {weights}", highlight=False, soft_wrap=True)
     out.print(_table(report.checks, details=out.width >= DETAIL_FROM))

@@ -68,7 +68,7 @@ FAULTS = {
         "mamba2_conv_prefill_*", "projected + i_r * PROJECTED", "projected + t * PROJECTED", "layers_0_conv_ring",
     ),
     "a later prompt folds the first one's rows": (
-        "mamba2_scan_prefill_*", "range(first, first +", "range(0, 0 +", "layers_0_state",
+        "mamba2_scan_prefill_*", "(first + t)", "(0 + t)", "layers_0_state",
     ),
     "a later prompt's drafter pairs the row before it": (
         "drafter_rows_prefill", "tl.where(i_t == 0, before", "tl.where(i_r == 0, before", "mtp_layer_k_cache",
