@@ -34,7 +34,7 @@ ROUNDS, SPEED_TOKENS = 5, 256
 BOUND_SHARE, EAGER_RATIO, HOST_US = 0.35, 10.0, 30.0
 EAGER_TOKENS = 64
 
-out = Console()
+out = Console(emoji=False)
 
 
 def main() -> int:

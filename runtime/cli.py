@@ -52,7 +52,7 @@ specs/<name>/weights.safetensors below the current folder.
 """
 
 app = typer.Typer(help=HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-notes = Console(stderr=True, highlight=False)
+notes = Console(stderr=True, highlight=False, emoji=False)
 
 Directory = Annotated[Path, typer.Argument(help="Folder of the package, e.g. build/tiny_hybrid.", show_default=False)]
 Weights = Annotated[Path | None, typer.Option(help="safetensors file; default: specs/<name>/weights.safetensors.")]
@@ -261,7 +261,7 @@ OWN_OPTIONS = {
     Scenario.COST: (),
     Scenario.DRAFTS: ("prompt_tokens", "new_tokens", "temperature", "requests", "rounds"),
 }
-DECODE_PANEL, CHAT_PANEL, LOAD_PANEL = ("Scenario decode", "Scenario chat", "Scenario load")
+DECODE_PANEL, CHAT_PANEL, LOAD_PANEL = ("Scenario decode", "Scenario chat", "Scenarios load and drafts")
 
 
 @app.command()
@@ -284,7 +284,7 @@ def bench(
         int | None, typer.Option(help="Requests at once; default 1.", rich_help_panel=DECODE_PANEL)
     ] = None,
     temperature: Annotated[
-        float | None, typer.Option(help="Default 0: greedy. Also of chat.", rich_help_panel=DECODE_PANEL)
+        float | None, typer.Option(help="Default 0: greedy; of drafts 0.8. Also of chat.", rich_help_panel=DECODE_PANEL)
     ] = None,
     text: Annotated[
         Path | None,
@@ -301,9 +301,10 @@ def bench(
         str | None,
         typer.Option(help="Checkpoint every N tokens, or page; default 0: ends only.", rich_help_panel=CHAT_PANEL),
     ] = None,
-    requests: Annotated[int | None, typer.Option(help="Default 200.", rich_help_panel=LOAD_PANEL)] = None,
+    requests: Annotated[int | None, typer.Option(help="Default 200; of drafts: 3.", rich_help_panel=LOAD_PANEL)] = None,
     rounds: Annotated[
-        int | None, typer.Option(help="Timed runs per prefill budget; default 5.", rich_help_panel=LOAD_PANEL)
+        int | None,
+        typer.Option(help="Timed runs per budget, or number of drafts; default 5.", rich_help_panel=LOAD_PANEL),
     ] = None,
 ) -> None:
     """Measure one scenario.
@@ -321,8 +322,8 @@ def bench(
 
     drafts: decode speed on code, prose and random bytes with every fixed number of drafts, and with "auto".
 
-    Kernels are compiled and graphs recorded before the clock starts. chat, load and cost check what they promise, the
-    answers against a cold engine too: exit code 1 if anything does not hold.
+    Kernels are compiled and graphs recorded before the clock starts. All but decode check what they promise, chat, load
+    and cost the answers against a cold engine too: exit code 1 if anything does not hold.
 
     Example: python -m runtime bench build/tiny_hybrid --drafts 3 --threads 2 --json
 
@@ -342,6 +343,8 @@ def bench(
     }
     with _user_errors():
         chosen = _own_options(scenario, {name: value for name, value in given.items() if value is not None})
+        if scenario is Scenario.DRAFTS and drafts is not None:
+            raise BadOption(option="--drafts", value=drafts, allowed="not with --scenario drafts: it runs them all")
         package = open_package(directory, target)
         model = Model(package, find_weights(package, weights), drafts, threads)
         with notes.status("starting", spinner="dots") as status:

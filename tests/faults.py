@@ -49,9 +49,9 @@ def main(as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list
     table = Table("fault", "found by", "comparing answers", title=f"{len(found)} planted faults", title_justify="left")
     for row in found:
         table.add_row(row.fault, row.test, "finds it" if row.in_text else "misses it")
-    Console().print(table)
+    Console(emoji=False).print(table)
     missed = sum(not row.in_text for row in found)
-    Console().print(f"{missed} of them no comparison of answers would ever have found.")
+    Console(emoji=False).print(f"{missed} of them no comparison of answers would ever have found.")
 
 
 if __name__ == "__main__":

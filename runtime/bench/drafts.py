@@ -1,4 +1,4 @@
-"""Scenario drafts: decode speed with every fixed number of drafts, with none and no drafter, and with "auto"."""
+"""Scenario drafts: decode speed without a drafter, with every fixed number of drafts, and with "auto"."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+from runtime.assemble import AUTO
 from runtime.bench.common import TEXT, Model, Progress, quiet
 from runtime.engine import Engine
 from runtime.errors import BenchUnavailable
@@ -28,7 +29,6 @@ class Stack:
             raise IndexError("pop from an empty stack")
         return self.items.pop()
 """
-AUTO = "auto"
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def _tokens_per_s(engine: Engine, prompt: bytes, options: DraftsOptions, number:
             list(prompt),
             max_new_tokens=options.new_tokens,
             temperature=options.temperature,
-            seed=hash((options.seed, number, request_number)) & 0xFFFF,
+            seed=Random(f"{options.seed} {number} {request_number}").getrandbits(31),
             stop_at_eos=False,
         )
         while not request.output:

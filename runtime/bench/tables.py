@@ -28,7 +28,7 @@ DECODE_ROWS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
 
 def show(scenario: str, figures: Figures) -> None:
     """Print the figures of a scenario on standard output, and what of its checks holds."""
-    out = Console(highlight=False)
+    out = Console(highlight=False, emoji=False)
     for table in TABLES[scenario](figures):
         out.print(table)
     for name, holds in figures.get("checks", {}).items():

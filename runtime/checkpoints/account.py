@@ -78,7 +78,7 @@ class Account:
 
 
 def _render(table: Table) -> str:
-    console = Console(width=120, highlight=False, color_system=None)
+    console = Console(width=120, highlight=False, color_system=None, emoji=False)
     with console.capture() as captured:
         console.print(table)
     return captured.get()

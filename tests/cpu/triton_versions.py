@@ -79,7 +79,9 @@ def main(
     rows = []
     for version in versions:
         rows.append(run(version, folder, [*tests, "-n", str(processes)]))
-        Console(stderr=True).print(version, *rows[-1]["problems"], rows[-1]["stderr"], sep="\n", highlight=False)
+        Console(stderr=True, emoji=False).print(
+            version, *rows[-1]["problems"], rows[-1]["stderr"], sep="\n", highlight=False
+        )
     failed = any(row["exit"] for row in rows)
     if as_json:
         print(json.dumps({"versions": rows, "ok": not failed}))
@@ -87,7 +89,7 @@ def main(
         table = Table("triton", "passed", "failed", "skipped", "exit", "seconds")
         for row in rows:
             table.add_row(*(str(row[column.header]) for column in table.columns))
-        Console().print(table)
+        Console(emoji=False).print(table)
     raise typer.Exit(failed)
 
 

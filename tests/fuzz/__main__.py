@@ -28,7 +28,7 @@ def main(
 
     A difference raises AssertionError with the package, the prompt and both answers.
     """
-    console = Console(stderr=True)
+    console = Console(stderr=True, emoji=False)
     start, total, accepted = perf_counter(), Counter[str](), Counter[int]()
     for number, subject in enumerate(subjects(specs, seed, folder)):
         fuzz = Fuzz(subject, seed + number)

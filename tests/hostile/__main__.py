@@ -28,7 +28,10 @@ def main(
     Each must be accepted or get an error of the catalogue, in time, leaving nothing behind. Exit code 1 with findings.
     """
     start = perf_counter()
-    with tempfile.TemporaryDirectory() as folder, Progress(console=Console(stderr=True), transient=True) as bar:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Progress(console=Console(stderr=True, emoji=False), transient=True) as bar,
+    ):
         task = bar.add_task("feeding", total=mutations)
         tally = fuzz(Path(folder), mutations, seed, lambda done: bar.update(task, completed=done))
     for finding in tally.findings:

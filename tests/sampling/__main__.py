@@ -25,7 +25,9 @@ DRAFTS, BATCHES, MOST_DEVIATION = (0, 1, 3, 7), (1, 8), 4.0
 
 def main(
     requests: Annotated[int, typer.Option(min=1, help="Requests with random options.")] = 1000,
-    samples: Annotated[int, typer.Option(min=500, help="Samples of a token, per filter; a multiple of 500.")] = 20_000,
+    samples: Annotated[
+        int, typer.Option(min=500, help="Samples of a token, per filter; rounded up to a multiple of 500.")
+    ] = 20_000,
     seed: Annotated[int, typer.Option(help="Seed of the requests.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -33,7 +35,7 @@ def main(
     exact probabilities after filtering. Exit code 1 if something differs.
     """
     begun = perf_counter()
-    with Progress(console=Console(stderr=True)) as progress:
+    with Progress(console=Console(stderr=True, emoji=False)) as progress:
         bar = progress.add_task("cold", total=2 + len(DRAFTS) * len(BATCHES) + len(FILTERS))
 
         def done(note: str) -> None:
@@ -72,6 +74,7 @@ def _answers(count: int, seed: int, done: Any) -> dict[str, Any]:
 
 def _frequencies(samples: int, done: Any) -> dict[str, Any]:
     rows = []
+    samples = -(-samples // 500) * 500
     for how in FILTERS:
         found, exact = drawn(how, samples)
         options = {name: value for name, value in asdict(how).items() if name != "seed"}

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from runtime.engine import Engine
-from runtime.errors import BadOption, TokenOutOfRange
+from runtime.errors import BadOption, GrammarHasOneState, TokenOutOfRange
 from tests.sampling.asks import Ask, How, draw_ask
 from tests.sampling.chi_square import deviation
 from tests.sampling.compare import answers, cold_engine, undefined
@@ -26,8 +26,8 @@ def cold():
 
 
 @pytest.mark.parametrize("batch", [1, 8])
-@pytest.mark.parametrize("drafts", [0, 1, 3, 7])
-def test_answers_are_the_cold_ones(cold, drafts: int, batch: int) -> None:
+@pytest.mark.parametrize("drafts", [0, 1, 3, 7, "auto"])
+def test_answers_are_the_cold_ones(cold, drafts, batch: int) -> None:
     engine = Engine(package(), weights(), drafts=drafts)
     found = answers(engine, ASKS, batch, upset=13)
     for ask, got, expected in zip(ASKS, found, cold, strict=True):
@@ -119,6 +119,19 @@ def test_a_stop_string_ends_the_answer(engine, start: int, size: int) -> None:
     assert [token for piece in pieces for token in piece.tokens] == found
 
 
+def test_a_stop_string_waits_for_min_tokens(engine) -> None:
+    """In the text too, at once and in pieces."""
+    options = {"temperature": 1.0, "seed": 5, "logit_bias": dict.fromkeys(range(97, 103), 30.0)}
+    output, _, _ = answer(engine, **options)
+    letter = next(token for token in output[2:9] if token in output[10:])
+    last = next(at for at in range(10, 24) if output[at] == letter)
+    found, reason, text = answer(engine, stop=bytes([letter]), min_tokens=10, **options)
+    assert (found, reason) == (output[: last + 1], "stop")
+    assert text == bytes(output[:last]).decode(errors="replace")
+    more = {"max_new_tokens": 24, "stop_at_eos": False, "stop": bytes([letter]), "min_tokens": 10}
+    assert "".join(piece.text for piece in engine.stream(list(TEXT[:20]), **more, **options)) == text
+
+
 def test_what_follows_a_stop_string_resumes_right(engine) -> None:
     """The answer's end is a checkpoint although the device had gone further."""
     output, _, _ = answer(engine, temperature=1.0, seed=6)
@@ -166,6 +179,17 @@ def test_forks_and_rewinds_keep_the_options(engine) -> None:
     while cold.busy:
         cold.step()
     assert child.output == again.output
+
+
+def test_a_matcher_serves_one_request(engine) -> None:
+    matcher = Pattern("[a-z ]+")
+    first = engine.submit(list(TEXT[:9]), max_new_tokens=4, grammar=matcher)
+    with pytest.raises(BadOption, match="no request uses"):
+        engine.submit(list(TEXT[:9]), grammar=matcher)
+    engine.step()
+    with pytest.raises(GrammarHasOneState, match="submit its text anew instead of a fork"):
+        first.fork(seed=1)
+    engine.cancel(first)
 
 
 WRONG = [

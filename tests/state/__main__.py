@@ -36,7 +36,7 @@ def main(
         _replay(replay)
         return
     begun, total, failed = perf_counter(), Tally(), None
-    with Progress(console=Console(stderr=True)) as progress:
+    with Progress(console=Console(stderr=True, emoji=False)) as progress:
         bar = progress.add_task("runs", total=runs)
         for portion in portions(runs, operations, seed, jobs):
             total.add(portion.tally)

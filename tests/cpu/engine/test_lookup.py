@@ -94,7 +94,7 @@ def test_a_repeated_text_is_accepted(plain_package, plain_weights) -> None:
 
 @pytest.mark.parametrize("options", [{"drafter": "mtp"}, {"drafter": "both"}, {"drafter": 1}])
 def test_what_there_is_not_is_refused(plain_package, plain_weights, options) -> None:
-    with pytest.raises(BadOption, match="none, lookup"):
+    with pytest.raises(BadOption, match="one of lookup; none with drafts=0"):
         Engine(plain_package, plain_weights, **options)
 
 
@@ -104,3 +104,30 @@ def test_defaults(plain_package, plain_weights, package, weights) -> None:
     assert Engine(package, weights).scheduler.executor.drafting
     with pytest.raises(BadOption):
         Engine(plain_package, plain_weights).set_drafts(2)
+
+
+def test_auto_needs_room_and_a_drafter(plain_package, plain_weights, tmp_path_factory, cache) -> None:
+    with pytest.raises(BadOption, match=r"auto.*0 without drafting"):
+        Engine(plain_package, plain_weights, drafts="auto", drafting=False)
+    with pytest.raises(BadOption, match=r"auto.*has no drafter"):
+        Engine(plain_package, plain_weights).set_drafts("auto")
+    spec = toy_spec(mtp=False)
+    without = write_toy(tmp_path_factory.mktemp("none") / "package", cache, spec)
+    with pytest.raises(BadOption, match="no room for drafts"):
+        Engine(without, agreeing_weights(spec), drafts="auto")
+
+
+def test_auto_records_no_graph_after_warm_up(package, weights) -> None:
+    """Steps go from K to K drafts or from none to K: all of them are there before the first request."""
+    rng, engine = Random(8), Engine(package, weights, drafts="auto", checkpoints=False)
+    engine.warm_up()
+    graphs = set(engine.scheduler.executor.graphs)
+    for _ in range(40):
+        draw_ask(rng).submit(engine)
+    drain(engine)
+    assert set(engine.scheduler.executor.graphs) == graphs
+    assert len(engine.stats().acceptance) > 2
+    engine.set_drafts(2)
+    assert engine.scheduler.adaptive is None and engine.scheduler.drafts == 2
+    engine.set_drafts("auto")
+    assert engine.scheduler.adaptive is not None

@@ -175,8 +175,17 @@ def poison_free(engine: Engine) -> None:
     }
     engine.buffers.poison(engine.buffers.poisonable(), free)
     engine.buffers.poison(["row_pos", "row_token", "targets", "row_first", "row_count", "row_seat", "row_slot"])
-    per_slot = ("committed_len", "state_len", "num_accepted", "tokens", "out_tokens", "limit_len", "page_table", "seed")
-    engine.buffers.poison(per_slot, {"protocol": slots})
+    engine.buffers.poison(_by_slot(engine), {"protocol": slots})
+
+
+def _by_slot(engine: Engine) -> list[str]:
+    """Protocol buffers that hold something of every slot; others are of seats or rows, or are written every step."""
+    others = ("slot_idx", "emit_position", "emit_checkpoint", "targets")
+    return [
+        buffer.name
+        for buffer in engine.package.plan.role("protocol")
+        if not buffer.name.startswith("row_") and buffer.name not in others
+    ]
 
 
 def check_nothing_left(engine: Engine) -> None:

@@ -32,7 +32,7 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Every element must lie within its bound. Exit status 1 on a difference, with a minimal script under OUT."""
-    console, start = Console(stderr=True), time.perf_counter()
+    console, start = Console(stderr=True, emoji=False), time.perf_counter()
     reported: list[int] = []
 
     def progress(tally: Tally, seconds: float) -> None:
@@ -85,7 +85,7 @@ def show(result: dict) -> None:
         elif name in ("differences", "repros"):
             value = "\n".join(" ".join(map(str, entry.values())) for entry in value) or "none"
         table.add_row(name.replace("_", " "), f"{value:.3f}" if isinstance(value, float) else str(value))
-    Console(width=120).print(table)
+    Console(width=120, emoji=False).print(table)
 
 
 if __name__ == "__main__":  # worker processes import this module

@@ -47,7 +47,7 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Check third-party kernels on the CPU backend. Exit status 1 if one fails or a library is absent."""
-    console = Console(stderr=True)
+    console = Console(stderr=True, emoji=False)
     absent = {library: reason for library in LIBRARIES if (reason := missing(library))}
     rows = []
     for case in cases():
@@ -60,7 +60,7 @@ def main(
         versions = {"triton": triton.__version__, "torch": torch.__version__}
         print(json.dumps({"versions": versions, "absent": absent, "passed": passed, "of": len(rows), "checks": rows}))
     else:
-        Console(width=170).print(_table(rows), f"{passed} of {len(rows)} pass", *absent.values(), sep="\n")
+        Console(width=170, emoji=False).print(_table(rows), f"{passed} of {len(rows)} pass", *absent.values(), sep="\n")
     raise typer.Exit(passed < len(rows) or bool(absent))
 
 
