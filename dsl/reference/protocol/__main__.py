@@ -36,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     start = time.perf_counter()
     try:
-        stats = fuzz(options.traces, options.seed, Console(stderr=True), emoji=False)
+        stats = fuzz(options.traces, options.seed, Console(stderr=True, emoji=False))
     except DivergenceError as error:
         print(f"FAILED {error}", file=sys.stderr)
         return 1
