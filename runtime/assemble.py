@@ -71,8 +71,7 @@ def assemble(package: Package, weights: str | Path | Mapping[str, Tensor], optio
     limits = plan.limits
     check_usable(package)
     auto = options.drafts == AUTO
-    asked = None if options.drafts == AUTO else options.drafts
-    drafts, drafter = drafts_and_drafter(plan, asked, True if auto else options.drafting, options.drafter)
+    drafts, drafter = drafts_and_drafter(plan, options.drafts, options.drafting, options.drafter)
     drafting = drafter is Drafter.MTP
     slots = in_range("slots", _or(options.slots, limits.max_slots), 1, limits.max_slots)
     chunk = in_range("prefill_chunk", _or(options.prefill_chunk, limits.prefill_chunk), 1, limits.prefill_chunk)
@@ -155,23 +154,25 @@ def in_range(option: str, value: int, low: int, high: int) -> int:
 
 
 def drafts_and_drafter(
-    plan: Plan, drafts: int | None, drafting: bool | None, drafter: str | None = None
+    plan: Plan, asked: int | Literal["auto"] | None, drafting: bool | None, drafter: str | None = None
 ) -> tuple[int, Drafter]:
-    """Drafts per step and what makes them, from what was asked. Raises BadOption.
+    """Drafts per step, to begin with, and what makes them, from what was asked. Raises BadOption.
 
     Asked for nothing: the MTP module, if there is one. Asked for drafts without one: lookup.
     """
-    most = plan.limits.max_drafts
+    most, auto = plan.limits.max_drafts, asked == AUTO
     if drafting is not None and not isinstance(drafting, bool):
         raise BadOption(option="drafting", value=drafting, allowed="True, False or None")
     own = Drafter.MTP if plan.has_drafter else Drafter.LOOKUP
     found = _drafter(plan, drafter) if drafter is not None else own
-    default = most if drafter is not None or plan.has_drafter else 0
-    drafts = min(DEFAULT_DRAFTS, default) if drafts is None else in_range("drafts", drafts, 0, most)
-    runs = drafts > 0 if drafting is None else drafting
-    if drafts and not runs:
-        raise BadOption(option="drafts", value=drafts, allowed="0 without drafting")
-    return drafts, found if runs else Drafter.NONE
+    if found is Drafter.NONE and drafting:
+        raise BadOption(option="drafter", value=drafter, allowed="another one with drafting")
+    none = found is Drafter.NONE or drafting is False
+    default = 0 if none or (drafter is None and not plan.has_drafter) else min(DEFAULT_DRAFTS, most)
+    drafts = default if asked is None or asked == AUTO else in_range("drafts", asked, 0, most)
+    if none and (drafts or auto):
+        raise BadOption(option="drafts", value=asked, allowed="0 without drafting")
+    return drafts, found if drafts or auto or drafting else Drafter.NONE
 
 
 def _drafter(plan: Plan, asked: str) -> Drafter:

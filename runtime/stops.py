@@ -50,25 +50,29 @@ def _last_bytes(output: Sequence[int], end: int, most: int) -> bytes:
 
 
 class Visible:
-    """The bytes of an answer before its first stop string; what may still become one is held back."""
+    """The bytes of an answer before the stop string that ends it; what may still become one is held back."""
 
     def __init__(self, stops: Sequence[bytes]) -> None:
-        self._stops, self._held = stops, b""
+        self._stops, self._held, self._exempt = stops, b"", 0
         self._over = False
 
-    def push(self, new: bytes, final: bool = False) -> bytes:
-        """What of it can be shown now. final: nothing more comes."""
+    def push(self, new: bytes, final: bool = False, exempt: int = 0) -> bytes:
+        """What of it can be shown now. final: nothing more comes; exempt: leading new bytes that complete no stop."""
         if not self._stops:
             return new
         if self._over:
             return b""
         text = self._held + new
-        cut = min((at for at in map(text.find, self._stops) if at >= 0), default=None)
+        if exempt:
+            self._exempt = len(self._held) + exempt
+        found = (text.find(stop, max(0, self._exempt - len(stop) + 1)) for stop in self._stops)
+        cut = min((at for at in found if at >= 0), default=None)
         if cut is not None:
             self._over, self._held = True, b""
             return text[:cut]
         kept = 0 if final else max(_overlap(text, stop) for stop in self._stops)
         self._held = text[len(text) - kept :]
+        self._exempt = max(0, self._exempt - (len(text) - kept))
         return text[: len(text) - kept]
 
 

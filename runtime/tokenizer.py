@@ -29,20 +29,27 @@ class ByteTokenizer:
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Text of ids; specials say nothing, malformed UTF-8 reads as U+FFFD."""
-        return bytes(token for token in tokens if token < NUM_BYTES).decode(errors="replace")
+        return _said(tokens).decode(errors="replace")
 
 
 class TextStream:
     """Text of tokens that arrive in pieces: a character is passed on once all its bytes are there.
 
-    stops: strings at the first of which it ends; what may become one waits too.
+    stops: strings at the first of which it ends; what may become one waits too. earliest: tokens at the beginning that
+    complete none.
     """
 
-    def __init__(self, stops: Sequence[bytes] = ()) -> None:
+    def __init__(self, stops: Sequence[bytes] = (), earliest: int = 0) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._visible = Visible(stops)
+        self._visible, self._early = Visible(stops), earliest
 
     def push(self, tokens: Iterable[int], final: bool = False) -> str:
         """Text completed by `tokens`; final: also what is left, malformed or not."""
-        said = bytes(token for token in tokens if token < NUM_BYTES)
-        return self._decoder.decode(self._visible.push(said, final), final)
+        tokens = list(tokens)
+        said, early = _said(tokens), len(_said(tokens[: self._early]))
+        self._early = max(0, self._early - len(tokens))
+        return self._decoder.decode(self._visible.push(said, final, early), final)
+
+
+def _said(tokens: Iterable[int]) -> bytes:
+    return bytes(token for token in tokens if token < NUM_BYTES)
