@@ -165,6 +165,10 @@ def resolve_drafts(
     if drafting is not None and not isinstance(drafting, bool):
         raise BadOption(option="drafting", value=drafting, allowed="True, False or None")
     made_by = _drafter(plan, drafter)
+    if made_by is Drafter.NONE:
+        if drafting or drafts not in (None, 0):
+            raise BadOption(option="drafter", value=drafter, allowed="another one, with drafts")
+        return 0, Drafter.NONE
     if auto and not most:
         raise BadOption(option="drafts", value=AUTO, allowed="0: this package has no room for drafts")
     if auto or (drafts is None and (plan.has_drafter or drafter is not None) and drafting is not False):
@@ -178,11 +182,11 @@ def resolve_drafts(
 
 
 def _drafter(plan: Plan, asked: str | None) -> Drafter:
-    fitting = [str(kind) for kind in Drafter if kind is not Drafter.NONE and (plan.has_drafter or kind != Drafter.MTP)]
+    fitting = [str(kind) for kind in Drafter if kind is not Drafter.MTP or plan.has_drafter]
     if asked is None:
-        return Drafter(fitting[0])
+        return Drafter.MTP if plan.has_drafter else Drafter.LOOKUP
     if asked not in fitting:
-        raise BadOption(option="drafter", value=asked, allowed=f"one of {', '.join(fitting)}; none with drafts=0")
+        raise BadOption(option="drafter", value=asked, allowed=f"one of {', '.join(fitting)}")
     return Drafter(asked)
 
 

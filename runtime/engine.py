@@ -195,13 +195,12 @@ class Engine:
             repetition_penalty=repetition_penalty,
             presence_penalty=presence_penalty,
             frequency_penalty=frequency_penalty,
-            logit_bias=logit_bias or {},
+            logit_bias={} if logit_bias is None else logit_bias,
             min_tokens=min_tokens,
         )
         if grammar is not None:
             check_matcher(grammar)
-            if any(other.options.grammar is grammar for other in self.scheduler.unfinished()):
-                raise BadOption(option="grammar", value=type(grammar).__name__, allowed="one that no request uses")
+            self._check_unused(grammar)
         check_prompt(limits, tokens)
         self._check_queue()
         options = Options(
@@ -228,6 +227,11 @@ class Engine:
     def _check_no_grammar(request: Request, what: str) -> None:
         if request.options.grammar is not None:
             raise GrammarHasOneState(request=request.id, what=what)
+
+    def _check_unused(self, grammar: Matcher) -> None:
+        if any(request.options.grammar is grammar for request in self.scheduler.unfinished()):
+            allowed = "one that no other request uses: a matcher has one state"
+            raise BadOption(option="grammar", value=type(grammar).__name__, allowed=allowed)
 
     def _take_id(self) -> int:
         self._next_id += 1
@@ -277,6 +281,7 @@ class Engine:
             points=request.asked,
             asked=request.asked,
             logprobs=request.logprobs[: kept - request.prompt_len],
+            inherited=kept - request.prompt_len,
         )
         self.scheduler.fork(request, child)
         return child
@@ -367,7 +372,7 @@ class Engine:
         self.check_open()
         request = prompt if isinstance(prompt, Request) else self.submit(prompt, **options)  # type: ignore[arg-type]
         self.check_mine(request)
-        text, shown = _text_stream(request), request.prompt_len
+        text, shown = TextStream(request.options.stop, request.earliest_stop), request.prompt_len
         try:
             while not request.finished or shown < len(request.tokens):
                 if not request.finished:
@@ -376,7 +381,9 @@ class Engine:
                 new = request.tokens[shown:]
                 shown += len(new)
                 if new:
-                    yield Piece(text.push(_spoken(request, new), request.finished), tuple(new))
+                    yield Piece(text.push(request.spoken(new), request.finished), tuple(new))
+            if rest := text.push((), final=True):
+                yield Piece(rest, ())
         finally:
             if not request.finished:
                 self.cancel(request)
@@ -414,7 +421,8 @@ class Engine:
     def result(self, request: Request) -> Result:
         """What a finished request produced; also after `close`, and from any thread."""
         self._check_own(request)
-        text = _text_stream(request).push(_spoken(request, request.output), final=True)
+        stream = TextStream(request.options.stop, request.earliest_stop)
+        text = stream.push(request.spoken(request.output), final=True)
         return Result(text, tuple(request.output), request.finish_reason or "running", request)
 
     # State
@@ -528,12 +536,3 @@ def _seconds(option: str, value: float) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1e9:
         raise BadOption(option=option, value=value, allowed="seconds, more than 0 and at most 1e9")
     return float(value)
-
-
-def _text_stream(request: Request) -> TextStream:
-    return TextStream(request.options.stop, request.options.sampling.min_tokens)
-
-
-def _spoken(request: Request, tokens: Sequence[int]) -> Sequence[int]:
-    """Output tokens without the stop token that ended the answer."""
-    return tokens[:-1] if request.finish_reason == "stop" and tokens and tokens[-1] in request.stops else tokens

@@ -22,7 +22,7 @@ from weakref import ReferenceType, WeakKeyDictionary, finalize, ref
 
 from runtime.engine import Engine, Piece, Prompt
 from runtime.errors import BadOption, EngineClosed, EngineInUse
-from runtime.request import Request
+from runtime.request import ANSWERED, Request
 from runtime.tokenizer import TextStream
 
 T = TypeVar("T")
@@ -81,13 +81,11 @@ class AsyncFront:
             raise BadOption(option=", ".join(options), value=options, allowed="only with a prompt, not a request")
         listener = Listener(asyncio.get_running_loop())
         request = await self._request(lambda engine: self._worker.listen(engine, listener, prompt, options))
-        text = TextStream(request.options.stop, request.options.sampling.min_tokens)
+        text = TextStream(request.options.stop, request.earliest_stop)
         try:
             while (news := await listener.wait()).end is None:
                 yield Piece(text.push(news.tokens), tuple(news.tokens))
-            stopped = news.end.reason == "stop" and news.tokens and news.tokens[-1] in request.stops
-            spoken = news.tokens[:-1] if stopped else news.tokens
-            piece = Piece(text.push(spoken, final=True), tuple(news.tokens))
+            piece = Piece(text.push(request.spoken(news.tokens), final=True), tuple(news.tokens))
             if piece.text or piece.tokens:
                 yield piece
             if news.end.error is not None:
@@ -259,7 +257,7 @@ class Worker:
             self._accepts = False
         try:
             for request in self.open:
-                if request.finish_reason not in ("stop", "limit"):
+                if request.finish_reason not in ANSWERED:
                     self.errors.setdefault(request, error)
             with suppress(Exception):
                 self.engine.scheduler.cancel_all()

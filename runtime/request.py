@@ -20,6 +20,8 @@ from runtime.logprobs import Logprobs
 from runtime.plan import Limits
 from runtime.sampling import Sampling
 
+ANSWERED = ("stop", "limit", "grammar")  # reasons of an answer that came to its own end
+
 
 class Progress(StrEnum):
     """Where a request is in its life."""
@@ -56,8 +58,8 @@ class Options:
 class Request:
     """One request. tokens: prompt, then output.
 
-    engine: the one it was submitted to. finish_reason: once finished, "stop", "limit", "cancelled", "deadline", "error"
-    or "grammar" (nothing may come). restored_position: tokens taken from a checkpoint at its last admission.
+    engine: the one it was submitted to. finish_reason: once finished, "stop", "limit", "grammar" (nothing may come),
+    "cancelled", "deadline" or "error". restored_position: tokens taken from a checkpoint at its last admission.
     prefilled_tokens: processed as a prompt, so far. recomputed_tokens: those of them that had been processed before, by
     whomever, for want of a checkpoint. accepted[K][n]: steps that verified K drafts and accepted n tokens; drawn:
     tokens sampled by begin.
@@ -65,7 +67,8 @@ class Request:
 
     What the scheduler keeps here: points: positions whose checkpoint is kept, beyond grid and prompt end, asked,
     junctions and answer_end being the reasons; pending: the last token was sampled and not processed yet; held: the
-    checkpoint to resume from; children: forks that wait for the prompt; prompt_key: of the prompt-end checkpoint.
+    checkpoint to resume from; children: forks that wait for the prompt; prompt_key: of the prompt-end checkpoint;
+    inherited: output tokens that a fork began with.
     """
 
     id: int
@@ -95,6 +98,7 @@ class Request:
     children: list[Request] = field(default_factory=list)
     prompt_key: Key | None = None
     prefix: PrefixHash = field(default_factory=PrefixHash)
+    inherited: int = 0
 
     @property
     def limit_len(self) -> int:
@@ -132,6 +136,11 @@ class Request:
         return self.options.deadline
 
     @property
+    def earliest_stop(self) -> int:
+        """Output tokens at the beginning that complete no stop string: min_tokens, or what a fork began with."""
+        return max(self.options.sampling.min_tokens, self.inherited)
+
+    @property
     def target_len(self) -> int:
         """Tokens to process before the next one can be sampled."""
         return len(self.tokens) - self.pending
@@ -166,12 +175,19 @@ class Request:
         """(accepted, proposed) per draft position. A draft after a stop or the limit counts as not accepted."""
         return acceptance(self.accepted)
 
+    def spoken(self, tokens: Sequence[int]) -> Sequence[int]:
+        """The last output tokens without the one that ended the answer, if it was a stop token or broke the grammar."""
+        refused = self.finish_reason == "grammar"
+        stopped = self.finish_reason == "stop" and tokens and tokens[-1] in self.stops
+        return tokens[:-1] if refused or stopped else tokens
+
     def rewind_to(self, checkpoint: Checkpoint, options: Options) -> None:
         """Forget the tokens after a checkpoint, which is held from now on, and wait; go on with these options."""
         position, self.options = checkpoint.position, options
         self.tokens, self.pending, self.held = self.tokens[:position], False, checkpoint
         self.points = tuple(point for point in self.points if point in self.junctions or point in self.asked)
         self.logprobs = self.logprobs[: position - self.prompt_len]
+        self.inherited = min(self.inherited, position - self.prompt_len)
         self.progress, self.answer_end = Progress.WAITING, None
         self.finish_reason = self.finished_at = None
 

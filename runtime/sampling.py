@@ -18,7 +18,10 @@ from runtime.plan import Limits
 LEAST_TEMPERATURE = 1e-6  # fp32 logits divided by less could overflow; it is greedy but for exact ties
 SEED_RANGE = range(-(1 << 63), 1 << 63)
 PROMPT_TOKEN: int = device_sampling.PROMPT_TOKEN.value
+MOST_TEMPERATURE = 1e30  # fp32
+LEAST_TOP_P = 2.0**-100  # written for less: both keep nothing but the largest, and fp32 has no number near 0 for it
 MOST_PENALTY = 1e6
+LEAST_PENALTY = 1 / MOST_PENALTY  # fp32 logits divided by less could overflow
 
 
 @dataclass(frozen=True)
@@ -50,14 +53,13 @@ class Sampling:
 
 
 RANGES: Mapping[str, tuple[float, float, str]] = {
-    "temperature": (0.0, math.inf, f"0 (greedy) or a finite number from {LEAST_TEMPERATURE:g} on"),
+    "temperature": (0.0, MOST_TEMPERATURE, f"0 (greedy) or from {LEAST_TEMPERATURE:g} to {MOST_TEMPERATURE:g}"),
     "top_p": (0.0, 1.0, "a number above 0, at most 1 (all)"),
     "min_p": (0.0, 1.0, "a number from 0 (all) to 1"),
-    "repetition_penalty": (0.0, MOST_PENALTY, f"a number above 0, at most {MOST_PENALTY:g}; 1 is none"),
+    "repetition_penalty": (LEAST_PENALTY, MOST_PENALTY, f"from {LEAST_PENALTY:g} to {MOST_PENALTY:g}; 1 is none"),
     "presence_penalty": (-MOST_PENALTY, MOST_PENALTY, f"a number from -{MOST_PENALTY:g} to {MOST_PENALTY:g}"),
     "frequency_penalty": (-MOST_PENALTY, MOST_PENALTY, f"a number from -{MOST_PENALTY:g} to {MOST_PENALTY:g}"),
 }
-ABOVE_ZERO = ("top_p", "repetition_penalty")
 
 
 def sampling_of(limits: Limits, **asked: object) -> Sampling:
@@ -73,14 +75,19 @@ def sampling_of(limits: Limits, **asked: object) -> Sampling:
 
 def _number(name: str, value: object) -> float:
     low, high, allowed = RANGES[name]
-    try:
-        number = float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan
-    except (OverflowError, ValueError):
-        number = math.nan
-    fine = low <= number <= high and math.isfinite(number) and (number > low or name not in ABOVE_ZERO)
+    number = _real(value)
+    fine = low <= number <= high and (name != "top_p" or number > 0)
     if not fine or (name == "temperature" and 0 < number < LEAST_TEMPERATURE):
         raise BadOption(option=name, value=value, allowed=allowed)
     return number
+
+
+def _real(value: object) -> float:
+    """A number that is no bool, as a float; nan of all else."""
+    try:
+        return float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan
+    except (OverflowError, ValueError):
+        return math.nan
 
 
 def _whole(name: str, value: object, allowed: range, words: str) -> None:
@@ -101,8 +108,7 @@ def _biases(limits: Limits, asked: object) -> tuple[tuple[int, float], ...]:
     for index, (token, bias) in enumerate(biases.items()):
         if type(token) is not int or not 0 <= token < limits.vocab_size:
             raise TokenOutOfRange(field="logit_bias", index=index, token=token, last=limits.vocab_size - 1)
-        number = isinstance(bias, numbers.Real) and not isinstance(bias, bool)
-        if not number or not abs(float(bias)) <= MOST_PENALTY:
+        if not abs(_real(bias)) <= MOST_PENALTY:
             raise BadOption(option="logit_bias", value=bias, allowed=allowed)
     return tuple(sorted((token, float(bias)) for token, bias in biases.items()))
 
@@ -115,6 +121,7 @@ def write_sampling(
     buffers["slot_text"][slot, : len(text)].copy_(torch.as_tensor(text, dtype=torch.int32))
     for name in ("seed", *RANGES):
         views[name][slot] = getattr(sampling, name)
+    views["top_p"][slot] = max(sampling.top_p, LEAST_TOP_P)
     views["top_k"][slot] = sampling.top_k if sampling.top_k < limits.vocab_size else 0
     views["min_len"][slot] = min_len = min(prompt_len + sampling.min_tokens, limits.max_context)
     views["masked"][slot], views["counted"][slot] = masked, sampling.counting

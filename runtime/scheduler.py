@@ -317,15 +317,17 @@ class Scheduler:
         if options.grammar is not None:
             count, ended = follow(options.grammar, tokens)
             tokens = tokens[:count]
+            if tokens[-1] in request.stops and len(request.output) + count <= options.sampling.min_tokens:
+                ended = "grammar"  # nothing else was left
         if options.stop:
             output = [*request.output, *tokens]
-            count = stopped_at(options.stop, output, len(tokens), options.sampling.min_tokens) or 0
+            count = stopped_at(options.stop, output, len(tokens), request.earliest_stop) or 0
             tokens, ended = (tokens[:count], "stop") if count else (tokens, ended)
         return tokens, ended
 
     def _finish_if_due(self, seat: Seat, last: int, ended: str | None) -> None:
         request = seat.request
-        if last in request.stops:
+        if last in request.stops and ended != "grammar":
             self._finish(seat, "stop")
         elif ended is not None:
             self._finish(seat, ended)

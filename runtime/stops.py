@@ -23,15 +23,15 @@ def stop_strings(asked: str | bytes | Sequence[str | bytes]) -> tuple[bytes, ...
     return found
 
 
-def stopped_at(stops: Sequence[bytes], output: Sequence[int], new: int, min_tokens: int = 0) -> int | None:
+def stopped_at(stops: Sequence[bytes], output: Sequence[int], new: int, earliest: int = 0) -> int | None:
     """How many of the last `new` tokens of an output it takes to complete a stop string; None if they do not.
 
-    min_tokens: output tokens that come before any stop.
+    earliest: output tokens at the beginning, which complete no stop string.
     """
     tail = max(map(len, stops), default=0)
     for count in range(1, new + 1):
         end = len(output) - new + count
-        if end > min_tokens and output[end - 1] < NUM_BYTES:
+        if end > earliest and output[end - 1] < NUM_BYTES:
             text = _last_bytes(output, end, tail)
             if any(text.endswith(stop) for stop in stops):
                 return count
@@ -50,30 +50,30 @@ def _last_bytes(output: Sequence[int], end: int, most: int) -> bytes:
 
 
 class Visible:
-    """The bytes of an answer before its first stop string; what may still become one is held back."""
+    """The bytes of an answer before the stop string that ends it; what may still become one is held back."""
 
     def __init__(self, stops: Sequence[bytes]) -> None:
-        self._stops, self._held = stops, b""
+        self._stops, self._held, self._exempt = stops, b"", 0
         self._over = False
 
-    def push(self, new: bytes, stopping: bool = True) -> bytes:
-        """What can be shown now. stopping: whether a stop string that `new` completes ends it."""
+    def push(self, new: bytes, final: bool = False, exempt: int = 0) -> bytes:
+        """What of it can be shown now. final: nothing more comes; exempt: leading new bytes that complete no stop."""
+        if not self._stops:
+            return new
         if self._over:
             return b""
-        text, before = self._held + new, len(self._held)
-        ends = ((text.find(stop, max(0, before - len(stop) + 1)), stop) for stop in self._stops)
-        found = [at for at, _ in ends if at >= 0]
-        if found and stopping:
+        text = self._held + new
+        if exempt:
+            self._exempt = len(self._held) + exempt
+        found = (text.find(stop, max(0, self._exempt - len(stop) + 1)) for stop in self._stops)
+        cut = min((at for at in found if at >= 0), default=None)
+        if cut is not None:
             self._over, self._held = True, b""
-            return text[: min(found)]
-        kept = max((_overlap(text, stop) for stop in self._stops), default=0)
+            return text[:cut]
+        kept = 0 if final else max(_overlap(text, stop) for stop in self._stops)
         self._held = text[len(text) - kept :]
+        self._exempt = max(0, self._exempt - (len(text) - kept))
         return text[: len(text) - kept]
-
-    def rest(self) -> bytes:
-        """What was held back: nothing more comes."""
-        held, self._held = self._held, b""
-        return held
 
 
 def _overlap(text: bytes, stop: bytes) -> int:

@@ -30,26 +30,27 @@ class ByteTokenizer:
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Text of ids; specials say nothing, malformed UTF-8 reads as U+FFFD."""
-        return bytes(token for token in tokens if token < NUM_BYTES).decode(errors="replace")
+        return _said(tokens).decode(errors="replace")
 
 
 class TextStream:
     """Text of tokens that arrive in pieces: a character is passed on once all its bytes are there.
 
-    stops: strings at the first of which it ends, if that is complete after min_tokens; what may become one waits too.
+    stops: strings at the first of which it ends; what may become one waits too. earliest: tokens at the beginning that
+    complete none.
     """
 
-    def __init__(self, stops: Sequence[bytes] = (), min_tokens: int = 0) -> None:
+    def __init__(self, stops: Sequence[bytes] = (), earliest: int = 0) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._visible, self._exempt = Visible(stops), min_tokens
+        self._visible, self._early = Visible(stops), earliest
 
     def push(self, tokens: Iterable[int], final: bool = False) -> str:
         """Text completed by `tokens`; final: also what is left, malformed or not."""
         tokens = list(tokens)
-        free, self._exempt = tokens[: self._exempt], max(0, self._exempt - len(tokens))
-        shown = self._visible.push(_bytes(free), stopping=False) + self._visible.push(_bytes(tokens[len(free) :]))
-        return self._decoder.decode(shown + (self._visible.rest() if final else b""), final)
+        said, early = _said(tokens), len(_said(tokens[: self._early]))
+        self._early = max(0, self._early - len(tokens))
+        return self._decoder.decode(self._visible.push(said, final, early), final)
 
 
-def _bytes(tokens: Iterable[int]) -> bytes:
+def _said(tokens: Iterable[int]) -> bytes:
     return bytes(token for token in tokens if token < NUM_BYTES)

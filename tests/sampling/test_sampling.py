@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -149,6 +150,100 @@ def test_what_follows_a_stop_string_resumes_right(engine) -> None:
     assert followed.output == expected.output
 
 
+BYTES_ONLY = {"temperature": 1.0, "seed": 5, "logit_bias": {256: -100.0, 257: -100.0}, "stop_at_eos": False}
+
+
+def said(tokens) -> str:
+    return bytes(tokens).decode(errors="replace")
+
+
+def test_a_stop_string_before_min_tokens_is_text(engine) -> None:
+    output, _, _ = answer(engine, **BYTES_ONLY)
+    options = {**BYTES_ONLY, "stop": bytes(output[2:4]), "min_tokens": 10}
+    found, reason, text = answer(engine, **options)
+    assert (found, reason, text) == (output, "limit", said(output))
+    pieces = engine.stream(list(TEXT[:20]), max_new_tokens=24, **options)
+    assert "".join(piece.text for piece in pieces) == text
+
+
+def test_a_fork_goes_on_after_a_stop_string(engine) -> None:
+    output, _, _ = answer(engine, **BYTES_ONLY)
+    stopped = engine.generate(list(TEXT[:20]), stop=bytes(output[2:4]), **BYTES_ONLY).request
+    child = stopped.fork(seed=7, at=len(stopped.tokens), max_new_tokens=6)
+    while engine.busy:
+        engine.step()
+    assert engine.result(child).text == said(child.output) and len(child.output) == 10
+
+
+def test_a_stream_ends_with_what_was_held_back(engine) -> None:
+    """However the request ends: what might have become a stop string has not."""
+    output, _, _ = answer(engine, **BYTES_ONLY)
+    request = engine.submit(list(TEXT[:20]), stop=bytes(output[:5]) + b"!?", deadline=1e9, **BYTES_ONLY)
+    pieces = []
+    for piece in engine.stream(request):
+        pieces.append(piece)
+        if len(request.output) >= 3:
+            request.options = replace(request.options, deadline=0.0)
+    assert request.finish_reason == "deadline"
+    assert "".join(piece.text for piece in pieces) == engine.result(request).text == said(request.output)
+
+
+class OnlyEnd:
+    """A matcher that allows `end`, or nothing."""
+
+    def __init__(self, end: int | None) -> None:
+        self.end, self.over = end, False
+
+    def fill_next_token_bitmask(self, bitmask, index: int = 0) -> None:
+        bitmask[index] = 0
+        if self.end is not None:
+            bitmask[index, self.end // 32] = 1 << self.end % 32
+
+    def accept_token(self, token: int) -> bool:
+        self.over = token == self.end
+        return self.over
+
+    def rollback(self, num_tokens: int) -> None:
+        self.over = False
+
+    def is_terminated(self) -> bool:
+        return self.over
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.0}, {"temperature": 1.0, "top_p": 0.5, "min_p": 0.1}])
+def test_where_nothing_is_allowed_the_grammar_ends_it(engine, options) -> None:
+    """Also if the token that has to be drawn is a stop token, or the only one allowed must not come yet."""
+    eos = VOCAB - 1
+    for stops in ((), (eos,)):
+        output, reason, text = answer(engine, grammar=OnlyEnd(None), stop_tokens=stops, **options)
+        assert (len(output), reason, text) == (1, "grammar", "")
+    _, reason, _ = answer(engine, grammar=OnlyEnd(eos), stop_tokens=[eos], min_tokens=4, **options)
+    assert reason == "grammar"
+    assert answer(engine, grammar=OnlyEnd(eos), stop_tokens=[eos], **options) == ([eos], "stop", "")
+
+
+def test_no_two_requests_share_a_matcher(engine) -> None:
+    with pytest.raises(BadOption, match="no other request"):
+        engine.generate_batch([[1, 2], [3]], grammar=Pattern("(ab|cd)+"))
+    assert not engine.busy
+
+
+EXTREMES = [
+    {"temperature": 1e-6}, {"temperature": 1e30}, {"top_p": 5e-324}, {"top_p": 1e-45}, {"top_p": 1 - 1e-12},
+    {"min_p": 5e-324}, {"repetition_penalty": 1e-6}, {"repetition_penalty": 1e6}, {"frequency_penalty": 1e6},
+    {"presence_penalty": -1e6}, {"logit_bias": {7: 1e6}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("extreme", EXTREMES, ids=str)
+@pytest.mark.parametrize("filters", [{}, {"min_p": 0.1}, {"top_k": 3}, {"top_p": 0.9}], ids=str)
+def test_an_extreme_option_is_still_what_it_means(engine, extreme, filters) -> None:
+    how = How(**{"temperature": 1.0, "seed": 3} | filters | extreme | {"logit_bias": ()})
+    how = replace(how, logit_bias=tuple(extreme.get("logit_bias", {}).items()))
+    tokens, odd = undefined(Engine(package(), weights(), drafts=3), [Ask(tuple(TEXT[:20]), 8, how)])
+    assert (tokens, odd) == (8, 0)
+
+
 def test_a_grammar_is_kept_and_ends_the_answer(engine) -> None:
     matcher = Pattern("[a-z ]+", most=20)
     output, reason, text = answer(engine, temperature=1.0, seed=2, grammar=matcher)
@@ -181,15 +276,14 @@ def test_forks_and_rewinds_keep_the_options(engine) -> None:
     assert child.output == again.output
 
 
-def test_a_matcher_serves_one_request(engine) -> None:
-    matcher = Pattern("[a-z ]+")
-    first = engine.submit(list(TEXT[:9]), max_new_tokens=4, grammar=matcher)
-    with pytest.raises(BadOption, match="no request uses"):
-        engine.submit(list(TEXT[:9]), grammar=matcher)
-    engine.step()
-    with pytest.raises(GrammarHasOneState, match="submit its text anew instead of a fork"):
-        first.fork(seed=1)
-    engine.cancel(first)
+def test_a_request_with_a_grammar_is_not_forked(engine) -> None:
+    first = engine.submit(list(TEXT[:9]), max_new_tokens=4, grammar=Pattern("[a-z ]+"))
+    try:
+        engine.step()
+        with pytest.raises(GrammarHasOneState, match="submit its text anew instead of a fork"):
+            first.fork(seed=1)
+    finally:
+        engine.cancel(first)
 
 
 WRONG = [
@@ -202,7 +296,9 @@ WRONG = [
     ({"logit_bias": dict.fromkeys(range(65), 1)}, BadOption), ({"logit_bias": 5}, BadOption),
     ({"grammar": "a*"}, BadOption), ({"min_tokens": -1}, BadOption), ({"stop": ""}, BadOption),
     ({"stop": ["a"] * 17}, BadOption), ({"stop": [3]}, BadOption), ({"stop": "a" * 1025}, BadOption),
-    ({"temperature": 1e-40}, BadOption), ({"seed": 1 << 63}, BadOption),
+    ({"temperature": 1e-40}, BadOption), ({"seed": 1 << 63}, BadOption), ({"temperature": 1e39}, BadOption),
+    ({"repetition_penalty": 1e-38}, BadOption), ({"logit_bias": {1: 10**400}}, BadOption),
+    ({"logit_bias": 0}, BadOption), ({"logit_bias": {1: True}}, BadOption),
 ]  # fmt: skip
 
 

@@ -94,8 +94,25 @@ def test_a_repeated_text_is_accepted(plain_package, plain_weights) -> None:
 
 @pytest.mark.parametrize("options", [{"drafter": "mtp"}, {"drafter": "both"}, {"drafter": 1}])
 def test_what_there_is_not_is_refused(plain_package, plain_weights, options) -> None:
-    with pytest.raises(BadOption, match="one of lookup; none with drafts=0"):
+    with pytest.raises(BadOption, match="one of none, lookup"):
         Engine(plain_package, plain_weights, **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"drafter": "none", "drafts": 3}, {"drafter": "none", "drafts": "auto"}, {"drafter": "none", "drafting": True},
+     {"drafting": False, "drafts": "auto"}, {"drafting": False, "drafts": 1}],
+)  # fmt: skip
+def test_drafts_without_a_drafter_are_refused(package, weights, options) -> None:
+    with pytest.raises(BadOption, match="draft"):
+        Engine(package, weights, **options)
+
+
+def test_no_drafter_makes_no_drafts(package, weights) -> None:
+    engine = Engine(package, weights, drafter="none")
+    assert engine.scheduler.drafts == 0
+    with pytest.raises(BadOption, match="no drafter"):
+        engine.set_drafts("auto")
 
 
 def test_defaults(plain_package, plain_weights, package, weights) -> None:
