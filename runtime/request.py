@@ -20,7 +20,6 @@ from runtime.logprobs import Logprobs
 from runtime.plan import Limits
 from runtime.sampling import Sampling
 
-
 ANSWERED = ("stop", "limit", "grammar")  # reasons of an answer that came to its own end
 
 
