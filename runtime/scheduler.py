@@ -225,6 +225,7 @@ class Scheduler:
 
     def _decode(self, emitted: Emitted) -> None:
         """One step of every decoding slot."""
+        started, known = perf_counter_ns(), len(self.executor.graphs)
         seats, verify = self.seats.decoding, self.drafted
         if self.adaptive is not None:
             self.drafts = self.adaptive.choose(self.limits.bucket(len(seats)))
@@ -249,8 +250,8 @@ class Scheduler:
             if self._last_end:
                 self.counters.timeline.append((begun - self._last_end, ended - begun))
         if self.adaptive is not None:
-            steady = self._last_end and verify == drafts and not twice
-            self._observe(seats, verify, (ended - self._last_end) * 1e-9 if steady else None)
+            ordinary = verify == drafts and not twice and len(self.executor.graphs) == known
+            self._observe(seats, verify, (ended - (self._last_end or started)) * 1e-9 if ordinary else None)
         self._last_end = ended
         self.drafted = drafts
         self.counters.steps += 1
