@@ -21,6 +21,7 @@ from runtime.engine import Engine
 from runtime.layouts import read_entries
 from runtime.package import Package, open_package
 from runtime.request import Request
+from runtime.sampling import RANGES
 
 MIXERS: dict[str, Any] = {
     "mamba": {
@@ -162,6 +163,13 @@ def drain(engine: Engine, poison: bool = False) -> None:
         engine.step()
 
 
+PER_SLOT = (
+    "committed_len", "state_len", "num_accepted", "tokens", "out_tokens", "limit_len", "page_table", "stop_tokens",
+    "seed", *RANGES, "top_k", "min_len", "num_biases", "bias_tokens", "bias_values", "masked", "counted", "adjusted",
+    "token_counts", "slot_text", "grammar_mask",
+)  # fmt: skip
+
+
 def poison_free(engine: Engine) -> None:
     """Overwrite everything that no live slot, page or checkpoint owns."""
     scheduler, limits = engine.scheduler, engine.package.plan.limits
@@ -175,8 +183,7 @@ def poison_free(engine: Engine) -> None:
     }
     engine.buffers.poison(engine.buffers.poisonable(), free)
     engine.buffers.poison(["row_pos", "row_token", "targets", "row_first", "row_count", "row_seat", "row_slot"])
-    per_slot = ("committed_len", "state_len", "num_accepted", "tokens", "out_tokens", "limit_len", "page_table", "seed")
-    engine.buffers.poison(per_slot, {"protocol": slots})
+    engine.buffers.poison(PER_SLOT, {"protocol": slots})
 
 
 def check_nothing_left(engine: Engine) -> None:
