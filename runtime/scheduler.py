@@ -318,11 +318,10 @@ class Scheduler:
         if options.grammar is not None:
             count, ended = follow(options.grammar, tokens)
             tokens = tokens[:count]
-            if tokens[-1] in request.stops and len(request.output) + count <= options.sampling.min_tokens:
+            if tokens[-1] in request.stops and request.output_len + count <= options.sampling.min_tokens:
                 ended = "grammar"  # nothing else was left
         if options.stop:
-            output = [*request.output, *tokens]
-            count = stopped_at(options.stop, output, len(tokens), request.earliest_stop) or 0
+            count = stopped_at(options.stop, request.tokens, request.prompt_len, tokens, request.earliest_stop) or 0
             tokens, ended = (tokens[:count], "stop") if count else (tokens, ended)
         return tokens, ended
 
