@@ -76,7 +76,8 @@ class AdaptiveDrafts:
     def observe(self, bucket: int, drafts: int, seconds: float | None, accepted: Sequence[int]) -> None:
         """What a step that verified `drafts` drafts did.
 
-        seconds: from step to step, None if it was no ordinary one; accepted: drafts accepted, per slot.
+        seconds: from step to step, or of the step alone if a prefill or a change of slots came before it, so that a
+        busy engine learns too; None if it was no ordinary one; accepted: drafts accepted, per slot.
         """
         for count in accepted:
             for position in range(min(count + 1, drafts)):

@@ -352,12 +352,11 @@ class Engine:
         """Draft this many tokens per step from now on. Raises BadOption beyond the package, or without drafting."""
         self.check_open()
         scheduler, auto = self.scheduler, drafts == AUTO
-        drafts = scheduler.drafts if drafts == AUTO else drafts
         highest = self.package.plan.limits.max_drafts
         if (drafts or auto) and scheduler.executor.drafter is Drafter.NONE:
             allowed = "0: this engine has no drafter; make it with drafts, or with drafting=True"
-            raise BadOption(option="drafts", value=AUTO if auto else drafts, allowed=allowed)
-        scheduler.drafts = in_range("drafts", drafts, 0, highest)
+            raise BadOption(option="drafts", value=drafts, allowed=allowed)
+        scheduler.drafts = scheduler.drafts if drafts == AUTO else in_range("drafts", drafts, 0, highest)
         scheduler.adaptive = AdaptiveDrafts(highest) if auto else None
 
     # Conveniences

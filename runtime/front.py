@@ -257,7 +257,7 @@ class Worker:
             self._accepts = False
         try:
             for request in self.open:
-                if request.finish_reason not in ANSWERED:
+                if request.finish_reason not in (*ANSWERED, "deadline"):
                     self.errors.setdefault(request, error)
             with suppress(Exception):
                 self.engine.scheduler.cancel_all()

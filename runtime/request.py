@@ -156,6 +156,11 @@ class Request:
         return self.tokens[self.prompt_len :]
 
     @property
+    def output_len(self) -> int:
+        """Number of output tokens."""
+        return len(self.tokens) - self.prompt_len
+
+    @property
     def finished(self) -> bool:
         """Whether nothing more will come."""
         return self.progress is Progress.FINISHED

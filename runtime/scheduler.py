@@ -225,6 +225,7 @@ class Scheduler:
 
     def _decode(self, emitted: Emitted) -> None:
         """One step of every decoding slot."""
+        started, known = perf_counter_ns(), len(self.executor.graphs)
         seats, verify = self.seats.decoding, self.drafted
         if self.adaptive is not None:
             self.drafts = self.adaptive.choose(self.limits.bucket(len(seats)))
@@ -249,8 +250,8 @@ class Scheduler:
             if self._last_end:
                 self.counters.timeline.append((begun - self._last_end, ended - begun))
         if self.adaptive is not None:
-            steady = self._last_end and verify == drafts and not twice
-            self._observe(seats, verify, (ended - self._last_end) * 1e-9 if steady else None)
+            ordinary = verify == drafts and not twice and len(self.executor.graphs) == known
+            self._observe(seats, verify, (ended - (self._last_end or started)) * 1e-9 if ordinary else None)
         self._last_end = ended
         self.drafted = drafts
         self.counters.steps += 1
@@ -317,11 +318,10 @@ class Scheduler:
         if options.grammar is not None:
             count, ended = follow(options.grammar, tokens)
             tokens = tokens[:count]
-            if tokens[-1] in request.stops and len(request.output) + count <= options.sampling.min_tokens:
+            if tokens[-1] in request.stops and request.output_len + count <= options.sampling.min_tokens:
                 ended = "grammar"  # nothing else was left
         if options.stop:
-            output = [*request.output, *tokens]
-            count = stopped_at(options.stop, output, len(tokens), request.earliest_stop) or 0
+            count = stopped_at(options.stop, request.tokens, request.prompt_len, tokens, request.earliest_stop) or 0
             tokens, ended = (tokens[:count], "stop") if count else (tokens, ended)
         return tokens, ended
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain, islice
 
 from runtime.errors import BadOption
 from runtime.plan import NUM_BYTES
@@ -23,30 +24,22 @@ def stop_strings(asked: str | bytes | Sequence[str | bytes]) -> tuple[bytes, ...
     return found
 
 
-def stopped_at(stops: Sequence[bytes], output: Sequence[int], new: int, earliest: int = 0) -> int | None:
-    """How many of the last `new` tokens of an output it takes to complete a stop string; None if they do not.
+def stopped_at(
+    stops: Sequence[bytes], tokens: Sequence[int], prompt_len: int, new: Sequence[int], earliest: int = 0
+) -> int | None:
+    """How many new tokens after prompt and output it takes to complete a stop string; None if they do not.
 
-    earliest: output tokens at the beginning, which complete no stop string.
+    earliest: output tokens at the beginning that complete none. Takes no longer the longer the output is.
     """
     tail = max(map(len, stops), default=0)
-    for count in range(1, new + 1):
-        end = len(output) - new + count
-        if end > earliest and output[end - 1] < NUM_BYTES:
-            text = _last_bytes(output, end, tail)
+    for count, token in enumerate(new, 1):
+        if len(tokens) - prompt_len + count > earliest and token < NUM_BYTES:
+            output = map(tokens.__getitem__, range(len(tokens) - 1, prompt_len - 1, -1))
+            backwards = (said for said in chain(reversed(new[:count]), output) if said < NUM_BYTES)
+            text = bytes(islice(backwards, tail))[::-1]
             if any(text.endswith(stop) for stop in stops):
                 return count
     return None
-
-
-def _last_bytes(output: Sequence[int], end: int, most: int) -> bytes:
-    """The last bytes of output[:end]; specials say nothing."""
-    found = bytearray()
-    for at in range(end - 1, -1, -1):
-        if len(found) == most:
-            break
-        if output[at] < NUM_BYTES:
-            found.append(output[at])
-    return bytes(reversed(found))
 
 
 class Visible:

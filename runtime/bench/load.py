@@ -22,8 +22,8 @@ from runtime.bench.common import TEXT, Ask, Cold, Model, Progress, ReplayClock, 
 from runtime.engine import Engine
 from runtime.errors import BadOption, BenchUnavailable
 from runtime.executor import Phase
+from runtime.request import ANSWERED, Request
 from runtime.request import Progress as Where
-from runtime.request import Request
 from runtime.tokenizer import ByteTokenizer
 
 STEP_RATIO = 3.0  # p99 / p50 of steps that only decode
@@ -282,7 +282,7 @@ def _wrong(cold: Cold, runs: Sequence[Run]) -> list[str]:
     found = []
     for run in runs:
         for number, (arrival, request) in enumerate(run.requests):
-            expected, whole = cold(arrival.ask), request.finish_reason in ("stop", "limit")
+            expected, whole = cold(arrival.ask), request.finish_reason in ANSWERED
             if request.output != (expected if whole else expected[: len(request.output)]):
                 found.append(f"budget {run.budget}: request {number}, {request.finish_reason}")
     return found

@@ -9,6 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from runtime.request import ANSWERED
+
 Figures = dict[str, Any]
 
 DECODE_ROWS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
@@ -165,7 +167,7 @@ def load_tables(figures: Figures) -> Iterable[Table]:
         *_spread("first token ms", [row["first_token_ms"] for row in budgets], 1),
         ("preempted", [row["preemptions"] for row in budgets]),
         ("tokens restored", [row["restored_tokens"] for row in budgets]),
-        ("answered", [sum(row["finished"].get(reason, 0) for reason in ("limit", "stop")) for row in budgets]),
+        ("answered", [sum(row["finished"].get(reason, 0) for reason in ANSWERED) for row in budgets]),
         ("cancelled", [row["finished"].get("cancelled", 0) for row in budgets]),
     ]
     yield _beside("requests", names, rows)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from array import array
 from dataclasses import replace
 from random import Random
 
 import pytest
 
+from runtime import buffers
 from runtime.engine import Engine
 from runtime.errors import BadOption, GrammarHasOneState, TokenOutOfRange
+from tests.cpu.engine.toys import poison_free
 from tests.sampling.asks import Ask, How, draw_ask
 from tests.sampling.chi_square import deviation
 from tests.sampling.compare import answers, cold_engine, undefined
@@ -34,6 +37,25 @@ def test_answers_are_the_cold_ones(cold, drafts, batch: int) -> None:
     for ask, got, expected in zip(ASKS, found, cold, strict=True):
         assert got == expected, ask
     assert engine.stats().preemptions > 3
+
+
+@pytest.mark.parametrize("drafter", ["mtp", "lookup"])
+def test_a_device_apart_from_the_host_gives_the_same(cold, drafter: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on CUDA: what the kernels own is in no mirror, what is nobody's is poisoned, and steps are run twice."""
+    monkeypatch.setattr(buffers, "mirrored", lambda _: True)
+    engine = Engine(package(), weights(), drafts="auto", drafter=drafter, prefill_budget=24, canary=0.1)
+    host, step = engine.buffers.host, engine.scheduler.step
+    assert not host.shared
+
+    def poisoned():
+        for name in buffers.DEVICE_ONLY:
+            host.views[name][:] = array("i", [buffers.POISON_INT]) * len(host.views[name])
+        poison_free(engine)
+        return step()
+
+    engine.scheduler.step = poisoned
+    assert answers(engine, ASKS, 8, upset=13) == cold
+    assert engine.stats().canary_checked > 5 and engine.stats().canary_differed == 0
 
 
 def test_every_token_is_what_the_definition_draws() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import gc
 import itertools
 import subprocess
@@ -605,6 +606,56 @@ def test_closing_ends_every_stream_with_an_error(package, weights, oracle, close
         assert not engine.busy
         if not engine.closed:
             assert list(engine.generate(list(PROMPT), max_new_tokens=9).tokens) == oracle(Ask(PROMPT, 9))[0]
+
+
+class Shutting:
+    """A matcher that allows everything until it is shut."""
+
+    shut = False
+
+    def fill_next_token_bitmask(self, bitmask, index: int = 0) -> None:
+        bitmask[index] = 0 if self.shut else -1
+
+    def accept_token(self, token: int) -> bool:
+        return not self.shut
+
+    def rollback(self, num_tokens: int) -> None:
+        pass
+
+    def is_terminated(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("reason", ["limit", "grammar", "deadline"])
+def test_an_answer_that_was_over_before_the_close_is_no_error(package, weights, reason):
+    """Its end and the close are taken between the same two steps."""
+    engine, matcher = Engine(package, weights, drafts=3), Shutting()
+
+    def end(engine: Engine) -> None:
+        matcher.shut = reason == "grammar"
+        if reason == "deadline":
+            for request in engine.scheduler.unfinished():
+                request.options = dataclasses.replace(request.options, deadline=0.0)
+        drain(engine)
+
+    async def main() -> None:
+        front = AsyncFront(engine)
+        request = await front.submit(
+            list(PROMPT), max_new_tokens=90, stop_at_eos=False, grammar=matcher, deadline=PATIENCE
+        )
+
+        def both(_: Engine) -> None:
+            front._worker.post(end)
+            front._worker.commands.put(None)
+
+        listening = asyncio.ensure_future(outcome(front.stream(request)))
+        await until(lambda: front._worker.open.get(request))
+        await front.run(both)
+        tokens, error = await listening
+        assert error is None and request.finish_reason == reason and tokens == request.output
+
+    with slow_steps(engine, 0.01):
+        run(main())
 
 
 def test_a_front_that_nobody_holds_ends_its_thread(package, weights):

@@ -111,7 +111,7 @@ def test_drafts_without_a_drafter_are_refused(package, weights, options) -> None
 def test_no_drafter_makes_no_drafts(package, weights) -> None:
     engine = Engine(package, weights, drafter="none")
     assert engine.scheduler.drafts == 0
-    with pytest.raises(BadOption, match="no drafter"):
+    with pytest.raises(BadOption, match="'auto' is not allowed: 0: this engine has no drafter"):
         engine.set_drafts("auto")
 
 

@@ -17,7 +17,7 @@ PROMPT = tuple(b"jackdaws love my big sphinx")
 
 @pytest.mark.parametrize("temperature", [1e-40, 1e-30, 1e-7])
 def test_a_temperature_that_overflows_is_refused(package, weights, temperature):
-    with Engine(package, weights) as engine, pytest.raises(errors.BadOption, match="from 1e-06 on"):
+    with Engine(package, weights) as engine, pytest.raises(errors.BadOption, match="from 1e-06 to"):
         engine.submit(list(PROMPT), temperature=temperature)
 
 

@@ -51,7 +51,9 @@ def test_the_text_ends_where_the_answer_does(
     tokens: list[int], stops: list[bytes], earliest: int, cuts: list[int]
 ) -> None:
     count, text = ended(stops, tokens, earliest)
-    assert (stopped_at(stops, tokens, len(tokens), earliest) or len(tokens)) == count
+    at = cuts[0] if cuts and cuts[0] <= count else 0
+    found = stopped_at(stops, [97, *tokens[:at]], 1, tokens[at:], earliest)
+    assert at == count or at + (found or len(tokens) - at) == count
     stream, edges = TextStream(stops, earliest), [0, *sorted(min(cut, count) for cut in cuts), count]
     pieces = [stream.push(tokens[a:b]) for a, b in pairwise(edges)]
     assert "".join(pieces) + stream.push([], final=True) == text
