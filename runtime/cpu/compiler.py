@@ -11,6 +11,7 @@ from triton._C.libtriton import ir, passes
 from triton.backends.compiler import BaseBackend, GPUTarget
 
 from . import compat, knobs, toolchain
+from .analysis.provenance import has_integer_addresses
 from .checks import mode
 from .emit.kernel import emit_kernel
 from .ttir.inline import inline_calls
@@ -94,7 +95,9 @@ class CpuBackend(BaseBackend):
     def add_stages(self, stages: dict, options: CpuOptions, language: Any = None) -> None:
         stages["ttir"] = lambda module, metadata: optimise(module)
         stages["c"] = to_c
-        stages["so"] = lambda source, metadata: toolchain.build_kernel(source, metadata["name"])
+        stages["so"] = lambda source, metadata: toolchain.build_kernel(
+            source, metadata["name"], metadata["integer_addresses"]
+        )
 
 
 def optimise(module: Any) -> Any:
@@ -119,5 +122,7 @@ def to_c(module: Any, metadata: dict) -> str:
     """C source of an optimised module. Raises UnsupportedOp, MalformedIr, LocalMemoryExceeded."""
     metadata["name"] = module.get_entry_func_name()
     metadata.update(shared=0, global_scratch_size=0, profile_scratch_size=0)
-    source, metadata["checks"] = emit_kernel(inline_calls(parse_module(str(module))), metadata["check_mode"])
+    function, check = inline_calls(parse_module(str(module))), metadata["check_mode"]
+    source, metadata["checks"] = emit_kernel(function, check)
+    metadata["integer_addresses"] = bool(check) or has_integer_addresses(function)
     return source

@@ -28,6 +28,11 @@ def find_sources(function: Function) -> dict[Value, frozenset[int]]:
     return {value: frozenset(sources) for value, sources in found.items() if sources}
 
 
+def has_integer_addresses(function: Function) -> bool:
+    """Is a pointer made from an integer or an integer from a pointer anywhere?"""
+    return any(op.name in ("tt.int_to_ptr", "tt.ptr_to_int") for op in function.walk())
+
+
 def _propagate(start: Value, added: set[int], flows: dict[Value, list[Value]], found: dict[Value, set[int]]) -> None:
     pending = [start]
     while pending:
