@@ -169,7 +169,7 @@ class _Vectors:
         return [*self.write(self.held), *loop, *self._read(self.next)]
 
     def _extreme(self, body: list[str], masked: bool, element: str, symbol: str) -> list[str]:
-        """cp_maxnum_f32 or cp_minnum_f32 in two loops: in one, gcc makes of it two comparisons that wait for each other."""
+        """cp_maxnum_f32 or cp_minnum_f32 in two loops: of one gcc makes two comparisons that wait for each other."""
         lane, part = self._lanes.var, self._e.fresh("part")
         old, new, other = (f"{array}[{lane}]" for array in (self.held, self.next, part))
         choose = f"{new} = {old} {symbol} {other} ? {old} : {other};"
