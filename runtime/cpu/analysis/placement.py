@@ -136,7 +136,7 @@ class Placement:
         if cost == 0 or self._is_panel_view(value):
             return
         shared = len(self._roots[value]) > 1 and any(group != groups[0] for group in groups)
-        if shared or self._must_store(op, value) or self._recomputed_by_broadcast(value, cost):
+        if shared or self.must_store(op, value) or self._recomputed_by_broadcast(value, cost):
             self.stored.add(value)
 
     def _worth_updating(self, value: Value) -> bool:
@@ -177,7 +177,8 @@ class Placement:
             groups.append(frozenset((user,)) if evaluated_there else self._roots.get(result, frozenset()))
         return frozenset().union(*groups)
 
-    def _must_store(self, op: Op, value: Value) -> bool:
+    def must_store(self, op: Op, value: Value) -> bool:
+        """Used in other blocks, or loaded from memory that may have changed when it is used."""
         for root in self._roots[value]:
             if root.block is not op.block:
                 return True

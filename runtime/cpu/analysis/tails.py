@@ -39,10 +39,22 @@ class Tails:
         rows = [value for value in placement.stored if value not in taken and _is_row(value)]
         rows.sort(key=lambda value: value.op.position)
         self._find_tails(rows)
+        again = {value for value in rows if self._is_read_again(value)}
+        placement.stored -= again
+        rows = [value for value in rows if value not in again]
+        self._find_tails(rows)
         for value in rows:
             reduction = self._next_reduction(value)
             if reduction is not None and reduction not in self.deferred.values():
                 self.deferred[value] = reduction
+
+    def _is_read_again(self, value: Value) -> bool:
+        """A load that is not worth an array: of consecutive floats which nothing overwrites while they are needed."""
+        placement = self._placement
+        if value.defining != "tt.load" or not value.type.is_float or placement.must_store(value.op, value):
+            return False
+        plain = len(value.op.operands) == 1 or value in self.mask
+        return plain and placement.strides.of(value.op.operands[0], 0) == 1
 
     # ---- where rows end
 

@@ -221,10 +221,10 @@ def _along_row(e: Emitter, op: Op, stored: Value | None, mask: Value | None) -> 
     if stored is not None:
         name = e.home(stored)
         if stored in e.placement.tails.mask:
-            e.beyond[stored] = element_beyond(e, stored, end.mask)
+            e.beyond[stored] = element_beyond(e, stored, end)
         ready = store_lanes(e, stored, chunk, end, f"{name} + {chunk}")
         e.names[stored], e.place[stored] = name, Place.ARRAY
-    beyond = element_beyond(e, operand, mask) if mask is not None else ""
+    beyond = element_beyond(e, operand, end) if mask is not None else ""
     nest = Nest(e, 1)
     nest.chunk, nest.chunk_lanes = At(chunk, 0), LANES
     element = nest.at(operand, (At(f"({chunk} + {lane})", 1),)).code

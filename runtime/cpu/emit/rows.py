@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..analysis.affine import uniform
+from ..analysis.placement import Place
 from ..analysis.tails import LANES
 from ..ttir.ir import Value
 from .ctypes import c_type
@@ -39,18 +41,19 @@ def end_of_row(e: Emitter, mask: Value | None, size: int) -> End:
     return End(mask, count, ends)
 
 
-def element_beyond(e: Emitter, value: Value, mask: Value) -> str:
-    """Writes a C scalar: every element of `value` for which `mask` does not hold."""
-    nest, name = Nest(e, 0, refuted=frozenset([mask])), e.fresh("beyond")
+def element_beyond(e: Emitter, value: Value, end: End) -> str:
+    """Writes a C scalar: every element of `value` for which the end's mask does not hold, if there is one."""
+    nest, name = Nest(e, 0, refuted=frozenset([end.mask])), e.fresh("beyond")
     code = nest.at(value, (ZERO,)).code
-    e.write(*nest.levels[0], f"{c_type(value.type.elem)} const {name} = {code};")
+    e.write(f"{c_type(value.type.elem)} {name} = 0;")
+    e.write(f"if ({end.count} < {value.type.numel}) {{", *nest.levels[0], f"{name} = {code};", "}")
     return name
 
 
 def store_row(e: Emitter, value: Value, target: str) -> None:
     """target = value up to the end of its mask, and the element beyond as a scalar."""
     end = end_of_row(e, e.placement.tails.mask[value], value.type.numel)
-    e.beyond[value] = element_beyond(e, value, end.mask)
+    e.beyond[value] = element_beyond(e, value, end)
     chunk = e.fresh("k")
     lines = store_lanes(e, value, chunk, end, f"{target} + {chunk}")
     e.write(f"for (int {chunk} = 0; {chunk} < {end.ends}; {chunk} += {LANES}) {{", *lines, "}")
@@ -64,8 +67,31 @@ def store_lanes(e: Emitter, value: Value, chunk: str, end: End, target: str) -> 
         if shifted := e.shifted(argument):
             source, shift = shifted
             return [f"{function}_lanes({target}, {source} + {chunk}, {shift});"]
-        return [*_each_lane(e, argument, chunk, end, target), f"{function}_lanes({target}, {target}, 0.0f);"]
+        masked = [*_each_lane(e, argument, chunk, end, target), f"{function}_lanes({target}, {target}, 0.0f);"]
+        if direct := _from_memory(e, argument, chunk, end):
+            lines, address, shift = direct
+            free = [*lines, f"{function}_lanes({target}, {address}, {shift});"]
+            return [f"if (cp_likely({chunk} + {LANES} <= {end.count})) {{", *free, "} else {", *masked, "}"]
+        return masked
     return _each_lane(e, value, chunk, end, target)
+
+
+def _from_memory(e: Emitter, argument: Value, chunk: str, end: End) -> tuple[list[str], str, str] | None:
+    """Lines, address and scalar, if `argument` is a load of consecutive elements less a scalar, masked by the end."""
+    load, shift = argument, "0.0f"
+    if argument.defining == "arith.subf" and e.place[argument] is Place.INLINE:
+        load, scalar = argument.op.operands[0], uniform(argument.op.operands[1])
+        if scalar is None or e.place[scalar] is not Place.SCALAR:
+            return None
+        shift = e.names[scalar]
+    if load.defining != "tt.load" or e.place[load] is not Place.INLINE:
+        return None
+    pointers, *rest = load.op.operands
+    if (rest[0] if rest else None) is not end.mask or e.placement.strides.of(pointers, 0) != 1:
+        return None
+    nest = Nest(e, 0)
+    address = nest.at(pointers, (At(chunk, 0),)).code
+    return nest.levels[0], address, shift
 
 
 def _each_lane(e: Emitter, value: Value, chunk: str, end: End, target: str) -> list[str]:
