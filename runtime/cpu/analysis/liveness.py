@@ -96,7 +96,7 @@ def _leaves(op: Op, stored: set[Value], elementwise: Callable[[Op], bool]) -> li
 def _last_read_by(leaf: Value, op: Op, elementwise: Callable[[Op], bool], roots: Roots) -> bool:
     for user, k in leaf.uses:
         found = roots(user, k) or ()
-        if op in found and not _leads_to(user, op, elementwise, roots):
+        if op in found and not leads_to(user, op, elementwise, roots):
             return False
         ancestors = [_ancestor_in(op.block, root) for root in found if root is not op]
         if any(ancestor is None or ancestor.position >= op.position for ancestor in ancestors):
@@ -104,13 +104,13 @@ def _last_read_by(leaf: Value, op: Op, elementwise: Callable[[Op], bool], roots:
     return True
 
 
-def _leads_to(user: Op, op: Op, elementwise: Callable[[Op], bool], roots: Roots) -> bool:
+def leads_to(user: Op, op: Op, elementwise: Callable[[Op], bool], roots: Roots) -> bool:
     """Do all ways from `user` to `op` consist of elementwise operations?"""
     if user is op:
         return True
     if not elementwise(user):
         return False
-    return all(_leads_to(u, op, elementwise, roots) for u, k in user.result.uses if op in (roots(u, k) or ()))
+    return all(leads_to(u, op, elementwise, roots) for u, k in user.result.uses if op in (roots(u, k) or ()))
 
 
 def _ancestor_in(block: Block, op: Op) -> Op | None:

@@ -17,6 +17,7 @@ from .liveness import accumulates_in_place, dies_at, find_updates, inherited
 from .masks import Corners
 from .panel import find_panels
 from .stream import find_streams
+from .tails import Tails
 
 
 class Place(Enum):
@@ -61,7 +62,7 @@ class Placement:
         self.addresses = set() if keep_loads else address_values(ops)
         self.prefetch = {} if keep_loads else find_streams(ops, self.strides)
         self.place = self._initial_places(ops)
-        self.updates = find_updates(function, self._is_elementwise)
+        self.updates = find_updates(function, self.is_elementwise)
         self.anchors = {anchor for induction in self.inductions.values() for anchor in induction.anchors}
         self.stored: set[Value] = set(self.anchors)
         #: Updates that the one reduction reading them performs in its own loop nest.
@@ -72,6 +73,7 @@ class Placement:
             for result in op.results:
                 if self.place[result] is Place.INLINE:
                     self._decide(op, result)
+        self.tails = Tails(self)
 
     def _initial_places(self, ops: list[Op]) -> dict[Value, Place]:
         place: dict[Value, Place] = {}
@@ -86,10 +88,14 @@ class Placement:
         place.update((value, Place.INDUCTION) for value in self.inductions)
         return place
 
-    def _is_elementwise(self, op: Op) -> bool:
+    def is_elementwise(self, op: Op) -> bool:
         """Evaluated element by element where it is used, at the same index as its tensor operands."""
         inline = not op.regions and op.name not in ROOTS and op.name not in SHAPE_OPS and op.name != "tt.load"
         return inline and len(op.results) == 1 and self.place[op.result] is Place.INLINE
+
+    def is_root(self, op: Op) -> bool:
+        """Runs at its own place and reads whole operands."""
+        return op.name in ROOTS
 
     def wraps(self, value: Value) -> bool:
         """`offsets % n` of growing offsets: a subtraction unless a multiple of n lies among them."""
@@ -100,19 +106,19 @@ class Placement:
 
     def takes_over(self, value: Value, op: Op) -> bool:
         """May `op` (a loop) reuse the array of `value`, its initial value?"""
-        return value not in self.anchors and self.place[value] is Place.ARRAY and dies_at(value, op, self._roots_of_use)
+        return value not in self.anchors and self.place[value] is Place.ARRAY and dies_at(value, op, self.roots_of_use)
 
     def inherits(self, value: Value) -> Value | None:
         """A stored tensor that dies where `value` is computed element by element: its array may hold `value`."""
-        if self.keep_loads or not self._is_elementwise(value.op):
+        if self.keep_loads or not self.is_elementwise(value.op):
             return None
         arrays = {v for v in self.stored - self.anchors if v not in self.updates and self.place[v] is Place.ARRAY}
-        return inherited(value, arrays, self._is_elementwise, self._roots_of_use)
+        return inherited(value, arrays, self.is_elementwise, self.roots_of_use)
 
     # ---- decisions
 
     def _decide(self, op: Op, value: Value) -> None:
-        groups = [roots for user, k in value.uses if (roots := self._roots_of_use(user, k)) is not None]
+        groups = [roots for user, k in value.uses if (roots := self.roots_of_use(user, k)) is not None]
         self._roots[value] = frozenset().union(*groups)
         if value in self.updates and self._worth_updating(value):
             reduction = self._only_reduction(value)
@@ -130,7 +136,7 @@ class Placement:
         if cost == 0 or self._is_panel_view(value):
             return
         shared = len(self._roots[value]) > 1 and any(group != groups[0] for group in groups)
-        if shared or self._must_store(op, value) or self._recomputed_by_broadcast(value, cost):
+        if shared or self.must_store(op, value) or self._recomputed_by_broadcast(value, cost):
             self.stored.add(value)
 
     def _worth_updating(self, value: Value) -> bool:
@@ -153,11 +159,11 @@ class Placement:
         for user, _ in value.uses:
             if user is root or user.name == "scf.yield":
                 continue
-            if not self._is_elementwise(user) or not self._read_elementwise(user.result, root):
+            if not self.is_elementwise(user) or not self._read_elementwise(user.result, root):
                 return False
         return True
 
-    def _roots_of_use(self, user: Op, k: int) -> frozenset[Op] | None:
+    def roots_of_use(self, user: Op, k: int) -> frozenset[Op] | None:
         """Root operations in whose loop nest this use is evaluated; None when the use evaluates nothing."""
         if user.name == "scf.yield" and user.block.parent.name == "scf.for":
             carried = user.block.args[k + 1]
@@ -171,7 +177,8 @@ class Placement:
             groups.append(frozenset((user,)) if evaluated_there else self._roots.get(result, frozenset()))
         return frozenset().union(*groups)
 
-    def _must_store(self, op: Op, value: Value) -> bool:
+    def must_store(self, op: Op, value: Value) -> bool:
+        """Used in other blocks, or loaded from memory that may have changed when it is used."""
         for root in self._roots[value]:
             if root.block is not op.block:
                 return True

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..ttir.ir import BITS, Op
+from ..ttir.ir import BITS, Op, Value
 from .ctypes import c_type, c_unsigned, narrow, wide, widen
 
 
@@ -32,6 +32,15 @@ class Element:
 
     def unsigned(self, k: int) -> str:
         return f"({c_unsigned(self.source(k))})({self.args[k]})"
+
+
+#: Elementary functions that native/arrays.h has for arrays.
+ARRAY_FUNCTIONS = {"math.exp": "cp_exp_f32", "math.exp2": "cp_exp2_f32"}
+
+
+def array_function(value: Value) -> str | None:
+    """Name of the function in native/arrays.h that computes `value` from its operand, without the ending."""
+    return ARRAY_FUNCTIONS.get(value.defining or "") if value.type.elem == "f32" else None
 
 
 Emit = Callable[[Element], str]

@@ -12,16 +12,14 @@ from ..errors import LocalMemoryExceeded
 from ..ttir.ir import Block, Function, Op, Value, words
 from .checks import Checks
 from .ctypes import c_type, size_of, widen
-from .elementwise import expression
+from .elementwise import array_function, expression
 from .nest import ZERO, At, Index, Loop, Nest, flat
+from .rows import store_row
 from .split import split_loop
 
 #: Arrays live on the stack, up to this size each and in total; others share a per-thread arena.
 STACK_ARRAY_BYTES, STACK_BYTES = 64 << 10, 256 << 10
 ARENA_LIMIT_BYTES = 64 << 20
-
-#: Elementary functions that native/arrays.h evaluates in place.
-ARRAY_FUNCTIONS = {"math.exp": "cp_exp_f32_array", "math.exp2": "cp_exp2_f32_array"}
 
 #: `%row_3` and `%row` were both called row.
 _SOURCE_NAME = re.compile(r"%([A-Za-z][A-Za-z0-9_]*?)(?:_\d+)?(?:#\d+)?")
@@ -58,6 +56,8 @@ class Emitter:
         self.assertions: list[tuple[str, str]] = []
         self.stack_bytes = self.arena_bytes = 0
         self.lines: list[str] = []
+        #: The C scalar that all elements of a tensor equal where its mask ends (analysis/tails.py).
+        self.beyond: dict[Value, str] = {}
         self._declarations: list[int] = [0]
         self._counter = 0
         self._mentioned = ""
@@ -169,8 +169,8 @@ class Emitter:
             self.copy(target, self.names[value], value)
             return
         convert = as_type is not None and as_type != value.type.elem
-        if not convert and value.defining in ARRAY_FUNCTIONS and value.type.elem == "f32":
-            self._whole_array(ARRAY_FUNCTIONS[value.defining], value.op.operands[0], target)
+        if not convert and (function := array_function(value)):
+            self._whole_array(function, value.op.operands[0], target)
             return
 
         def build(nest: Nest, index: Index) -> None:
@@ -181,17 +181,21 @@ class Emitter:
         self.loop_nest(shape, build, self.innermost(value))
 
     def _whole_array(self, function: str, argument: Value, target: str) -> None:
-        """target = function(argument). The difference of an array and a scalar is computed on the way."""
+        """target = function(argument)."""
         self.include("arrays.h")
-        source, shift = target, "0.0f"
+        source, shift = self.shifted(argument) or (target, "0.0f")
+        if source == target and shift == "0.0f":
+            self.materialise(argument, target)
+        self.write(f"{function}_array({target}, {source}, {shift}, {argument.type.numel});")
+
+    def shifted(self, argument: Value) -> tuple[str, str] | None:
+        """Array and scalar whose difference `argument` is: array functions compute it on the way."""
         if self.place[argument] is Place.INLINE and argument.defining == "arith.subf":
             left, right = argument.op.operands
             scalar = uniform(right)
             if self.place[left] is Place.ARRAY and scalar is not None and self.place[scalar] is Place.SCALAR:
-                source, shift = self.names[left], self.names[scalar]
-        if source == target and shift == "0.0f":
-            self.materialise(argument, target)
-        self.write(f"{function}({target}, {source}, {shift}, {argument.type.numel});")
+                return self.names[left], self.names[scalar]
+        return None
 
     def copy(self, target: str, source: str, value: Value) -> None:
         """Copy an array of the type of `value`."""
@@ -286,10 +290,19 @@ class Emitter:
                 self.scalar_result(op, result)
 
     def store_inline(self, value: Value) -> None:
-        predecessor = self.placement.updates.get(value) or self.placement.inherits(value)
-        name = self.names[predecessor] if predecessor is not None else self.array_of(value)
-        self.materialise(value, name)
+        if value in self.placement.tails.deferred:
+            return
+        name = self.home(value)
+        if value in self.placement.tails.mask:
+            store_row(self, value, name)
+        else:
+            self.materialise(value, name)
         self.names[value], self.place[value] = name, Place.ARRAY
+
+    def home(self, value: Value) -> str:
+        """The array in which `value` is to be stored: that of a tensor it replaces, or a new one."""
+        predecessor = self.placement.updates.get(value) or self.placement.inherits(value)
+        return self.names[predecessor] if predecessor is not None else self.array_of(value)
 
     def scalar_result(self, op: Op, result: Value) -> None:
         args = [self.names[operand] for operand in op.operands]

@@ -122,6 +122,8 @@ class Nest:
         if self.emitter.placement.wraps(value) and value not in self.wraps:
             self.wraps.append(value)
         if place is Place.ARRAY:
+            if self.emitter.placement.tails.mask.get(value) in self.refuted:
+                return At(self.emitter.beyond[value], 0)
             self._loads = True
             self.masked = self._selects
             return At(f"{self.emitter.names[value]}[{flat(value.type.dims, index)}]", deepest(index))

@@ -15,10 +15,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..analysis.placement import Place
-from ..ttir.ir import BITS, Block, Op
+from ..ttir.ir import BITS, Block, Op, Value
 from .ctypes import c_type
 from .emitter import Emitter, emits
 from .nest import ZERO, At, Index, Loop, Nest, flat
+from .rows import element_beyond, end_of_row, store_lanes
 
 LANES, LANES_64BIT = 64, 32
 #: Columns accumulated in registers at a time when the axis is not the last dimension.
@@ -46,6 +47,12 @@ def reduce(e: Emitter, op: Op) -> None:
     shape, axis = op.operands[0].type.dims, op.attrs["axis"]
     for result in op.results:
         e.allocate(result)
+    tails = e.placement.tails
+    stored = next((value for value, reduction in tails.deferred.items() if reduction is op), None)
+    mask = tails.of(op)
+    if stored is not None or mask is not None:
+        _along_row(e, op, stored, mask)
+        return
     updates = {value for value, reduction in e.placement.fused_updates.items() if reduction is op}
     along_lanes = all(size == 1 for size in shape[axis + 1 :])
 
@@ -122,6 +129,63 @@ def _vector_sum(e: Emitter, lanes: Loop, masked: bool, body: list[str], element:
     )
 
 
+_EXTREMES = {"arith.maxnumf": ">", "arith.minnumf": "<"}
+
+
+class _Vectors:
+    """Accumulators of f32 lanes in named vectors, for any combine function.
+
+    gcc leaves an array of accumulators in memory when the loop stores something else. Arrays that live for one round
+    are not: `held` is what the vectors hold, `next` what they will hold."""
+
+    def __init__(self, e: Emitter, op: Op, lanes: Loop) -> None:
+        self._e, self._op, self._lanes = e, op, lanes
+        self.held, self.next = e.fresh("held"), e.fresh("next")
+        self.names = [e.fresh("acc") for _ in range(lanes.high // VECTOR)]
+
+    def declare(self) -> list[str]:
+        arrays = [f"float {a}[{self._lanes.high}] __attribute__((aligned(64)));" for a in (self.held, self.next)]
+        return [*arrays, f"cp_f32x{VECTOR} {', '.join(self.names)};"]
+
+    def _part(self, array: str, k: int) -> str:
+        return f"*(cp_f32x{VECTOR} *)({array} + {k * VECTOR})"
+
+    def write(self, array: str) -> list[str]:
+        return [f"{self._part(array, k)} = {name};" for k, name in enumerate(self.names)]
+
+    def _read(self, array: str) -> list[str]:
+        return [f"{name} = {self._part(array, k)};" for k, name in enumerate(self.names)]
+
+    def first(self, body: list[str], masked: bool, element: str) -> list[str]:
+        line = f"{self.next}[{self._lanes.var}] = {element};"
+        return [*_lane_loop(self._lanes, masked, [*body, line]), *self._read(self.next)]
+
+    def combine(self, body: list[str], masked: bool, element: str) -> list[str]:
+        lane = self._lanes.var
+        if symbol := _EXTREMES.get(self._op.regions[0].ops[0].name):
+            return [*self.write(self.held), *self._extreme(body, masked, element, symbol), *self._read(self.next)]
+        statements, values = combine(self._e, self._op.regions[0], [f"{self.held}[{lane}]"], [element])
+        loop = _lane_loop(self._lanes, masked, [*body, *statements, f"{self.next}[{lane}] = {values[0]};"])
+        return [*self.write(self.held), *loop, *self._read(self.next)]
+
+    def _extreme(self, body: list[str], masked: bool, element: str, symbol: str) -> list[str]:
+        """cp_maxnum_f32 or cp_minnum_f32 in two loops: of one gcc makes two comparisons that wait for each other."""
+        lane, part = self._lanes.var, self._e.fresh("part")
+        old, new, other = (f"{array}[{lane}]" for array in (self.held, self.next, part))
+        choose = f"{new} = {old} {symbol} {other} ? {old} : {other};"
+        return [
+            f"float {part}[{self._lanes.high}] __attribute__((aligned(64)));",
+            *_lane_loop(self._lanes, masked, [*body, f"{other} = {element};", choose]),
+            *_lane_loop(self._lanes, masked, [f"{new} = {other} != {other} ? {old} : {new};"]),
+        ]
+
+    def repeat(self, element: str) -> list[str]:
+        """Combines all lanes with one element; breaks out of a loop if that changes none of their bits."""
+        old = [f"cp_f32x{VECTOR} const old_{name} = {name};" for name in self.names]
+        same = " && ".join(f"cp_same_bits(old_{name}, {name})" for name in self.names)
+        return [*old, *self.combine([], False, element), f"if ({same}) break;"]
+
+
 def _along_lanes(e: Emitter, nest: Nest, op: Op, axis: int) -> list[str]:
     shape = op.operands[0].type.dims
     length, outer = shape[axis], shape[:axis]
@@ -144,6 +208,60 @@ def _along_lanes(e: Emitter, nest: Nest, op: Op, axis: int) -> list[str]:
     lines += _store(e, op, (*outer_index, *tail), [a.replace(f"[{lane}]", "[0]") for a in acc.at_lane])
     nest.levels[axis] += lines
     return nest.loops([Loop(name, size) for name, size in zip(outer_names, outer, strict=True)], independent=False)
+
+
+def _along_row(e: Emitter, op: Op, stored: Value | None, mask: Value | None) -> None:
+    """Of one row: stores the tensor `stored` on its way, and stops where all further elements are the same.
+
+    When combining lanes of these has left the accumulators as they are, more of them do so too."""
+    operand = op.operands[0]
+    length, chunk, lane = operand.type.numel, e.fresh("k"), e.fresh("j")
+    end = end_of_row(e, mask or e.placement.tails.mask.get(stored), length)
+    ready: list[str] = []
+    if stored is not None:
+        name = e.home(stored)
+        if stored in e.placement.tails.mask:
+            e.beyond[stored] = element_beyond(e, stored, end)
+        ready = store_lanes(e, stored, chunk, end, f"{name} + {chunk}")
+        e.names[stored], e.place[stored] = name, Place.ARRAY
+    beyond = element_beyond(e, operand, end) if mask is not None else ""
+    nest = Nest(e, 1)
+    nest.chunk, nest.chunk_lanes = At(chunk, 0), LANES
+    element = nest.at(operand, (At(f"({chunk} + {lane})", 1),)).code
+    if nest.corners:  # masks other than those of stored tensors: lanes are computed twice, with and without
+        part = e.array(operand.type.elem, LANES)
+        ready += store_lanes(e, operand, chunk, end, part)
+        nest, element = Nest(e, 1), f"{part}[{lane}]"
+    body = nest.levels[1]
+    before = [*ready, *nest.levels[0], *nest.chunk_lines]
+    lanes = Loop(lane, LANES)
+    if operand.type.elem == "f32":
+        vectors = _Vectors(e, op, lanes)
+        declare, at_lane = vectors.declare(), f"{vectors.held}[{lane}]"
+        first, step = (f(body, nest.masked, element) for f in (vectors.first, vectors.combine))
+        again, finish = vectors.repeat(beyond), vectors.write(vectors.held)
+    else:
+        acc = _accumulation(e, op, lanes, nest.masked, body, [element])
+        declare, first, step, finish, at_lane = acc.declare, acc.first, acc.combine, acc.finish, acc.at_lane[0]
+        again = _combine_again(e, op, lanes, at_lane, beyond)
+    e.write("{", *declare, f"{{ const int {chunk} = 0;", *before, *first, "}")
+    e.write(f"for (int {chunk} = {LANES}; {chunk} < {end.ends}; {chunk} += {LANES}) {{", *before, *step, "}")
+    if mask is not None:
+        e.write(f"for (int64_t {chunk} = {end.ends}; {chunk} < {length}; {chunk} += {LANES}) {{", *again, "}")
+    result = at_lane.replace(f"[{lane}]", "[0]")
+    e.write(*finish, *_halve(e, op, [at_lane], lane, LANES), *_store(e, op, (), [result]), "}")
+
+
+def _combine_again(e: Emitter, op: Op, lanes: Loop, at_lane: str, element: str) -> list[str]:
+    """Combines all lanes with one element; breaks out of a loop if that changes none of their bits."""
+    ctype, array, old = c_type(op.operands[0].type.elem), at_lane.split("[")[0], e.fresh("old")
+    statements, values = combine(e, op.regions[0], [at_lane], [element])
+    return [
+        f"{ctype} {old}[{LANES}];",
+        f"memcpy({old}, {array}, sizeof({old}));",
+        *_lane_loop(lanes, False, [*statements, *assignments([at_lane], values, [ctype], e)]),
+        f"if (memcmp({old}, {array}, sizeof({old})) == 0) break;",
+    ]
 
 
 def _halve(e: Emitter, op: Op, at_lane: list[str], lane: str, lanes: int) -> list[str]:

@@ -33,8 +33,8 @@ def split_loop(
     comparison, dim = cut
     at_start = tuple(ZERO if d == dim else At(at.code, 0) for d, at in enumerate(general.asked[comparison][0]))
     count, size, first = e.fresh("count"), shape[inner], Nest(e, 0)
-    reach = _reach(first, comparison, at_start, size)
-    body = [*first.levels[0], f"int64_t const {count} = {reach};"]
+    length = reach(first, comparison, at_start, size)
+    body = [*first.levels[0], f"int64_t const {count} = {length};"]
     index = tuple(At(name, 1 if d == inner else 0) for d, name in enumerate(names))
     holds, fails = Nest(e, 1, frozenset([comparison])), Nest(e, 1, frozenset(), frozenset([comparison]))
     for nest, loop in ((holds, Loop(names[inner], count)), (fails, Loop(names[inner], size, count))):
@@ -70,7 +70,7 @@ def _cuts(general: Nest, comparison: Value, dim: int) -> bool:
     return steps == {"0", "1"} and placement.corners.deciding(comparison) == "last"
 
 
-def _reach(nest: Nest, comparison: Value, start: Index, size: int) -> str:
+def reach(nest: Nest, comparison: Value, start: Index, size: int) -> str:
     """For how many of `size` elements from `start` on the comparison holds."""
     left, right = (nest.at(side, start).code for side in comparison.op.operands)
     predicate = comparison.op.attrs["words"][0]

@@ -10,9 +10,6 @@
 CP_INLINE __m512 cp_set(float x) { return _mm512_set1_ps(x); }
 /* a < low ? low : a > high ? high : a; NaN stays */
 CP_INLINE __m512 cp_between(__m512 a, float low, float high) { return _mm512_max_ps(cp_set(low), _mm512_min_ps(cp_set(high), a)); }
-CP_INLINE __m512 cp_scaled(__m512 p, __m512 n, __m512 x) {
-  return _mm512_mask_mov_ps(_mm512_scalef_ps(p, n), _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), x);
-}
 
 CP_INLINE __m512 cp_exp2_f32x16(__m512 x) {
   __m512 c = cp_between(x, -151.0f, 129.0f), magic = cp_set(12582912.0f);
@@ -24,7 +21,7 @@ CP_INLINE __m512 cp_exp2_f32x16(__m512 x) {
   p = _mm512_fmadd_ps(p, f, cp_set(2.40226479136e-1f));
   p = _mm512_fmadd_ps(p, f, cp_set(6.93147202855e-1f));
   p = _mm512_fmadd_ps(p, f, cp_set(1.0f));
-  return cp_scaled(p, n, x);
+  return _mm512_scalef_ps(p, n); /* a NaN has come through all of it */
 }
 
 CP_INLINE __m512 cp_exp_f32x16(__m512 x) {
@@ -39,26 +36,31 @@ CP_INLINE __m512 cp_exp_f32x16(__m512 x) {
   p = _mm512_fmadd_ps(p, f, cp_set(1.6666665459e-1f));
   p = _mm512_fmadd_ps(p, f, cp_set(5.0000001201e-1f));
   p = _mm512_add_ps(_mm512_fmadd_ps(p, _mm512_mul_ps(f, f), f), cp_set(1.0f));
-  return cp_scaled(p, n, x);
+  return _mm512_scalef_ps(p, n); /* a NaN has come through all of it */
 }
 
-/* Two vectors at a time: their chains of dependent operations overlap. */
-#define CP_ARRAY_LOOP(NAME) \
-  for (; i + 32 <= count; i += 32) { \
-    __m512 a = NAME##x16(_mm512_sub_ps(_mm512_loadu_ps(x + i), cp_set(shift))); \
-    __m512 b = NAME##x16(_mm512_sub_ps(_mm512_loadu_ps(x + i + 16), cp_set(shift))); \
-    _mm512_storeu_ps(y + i, a); \
-    _mm512_storeu_ps(y + i + 16, b); \
+/* y[0 .. 63] = NAME(x[0 .. 63] - shift). Four vectors at a time: their chains of dependent operations overlap. */
+#define CP_LANES(NAME) \
+  CP_INLINE void NAME##_lanes(float *y, const float *x, float shift) { \
+    __m512 r[4]; \
+    for (int k = 0; k < 4; k++) r[k] = NAME##x16(_mm512_sub_ps(_mm512_loadu_ps(x + 16 * k), cp_set(shift))); \
+    for (int k = 0; k < 4; k++) _mm512_storeu_ps(y + 16 * k, r[k]); \
   }
 #else
-#define CP_ARRAY_LOOP(NAME)
+#define CP_LANES(NAME) \
+  CP_INLINE void NAME##_lanes(float *y, const float *x, float shift) { \
+    float r[64]; \
+    for (int k = 0; k < 64; k++) r[k] = NAME(x[k] - shift); \
+    for (int k = 0; k < 64; k++) y[k] = r[k]; \
+  }
 #endif
 
 /* y[i] = NAME(x[i] - shift); y may be x. x - 0.0f is x, a NaN and the sign of a zero included. */
 #define CP_ARRAY(NAME) \
+  CP_LANES(NAME) \
   static __attribute__((unused, noinline)) void NAME##_array(float *y, const float *x, float shift, int count) { \
     int i = 0; \
-    CP_ARRAY_LOOP(NAME) \
+    for (; i + 64 <= count; i += 64) NAME##_lanes(y + i, x + i, shift); \
     for (; i < count; i++) y[i] = NAME(x[i] - shift); \
   }
 CP_ARRAY(cp_exp_f32)

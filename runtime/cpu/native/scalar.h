@@ -107,6 +107,9 @@ CP_INLINE int64_t cp_reach(int64_t low, int64_t bound, bool or_equal, int64_t si
   return below >= (uint64_t)size ? size : (int64_t)below + one_more;
 }
 
+/* count rounded up to whole groups of 64 lanes, at least one */
+CP_INLINE int64_t cp_whole_lanes(int64_t count) { return count < 64 ? 64 : (count + 63) & ~(int64_t)63; }
+
 /* Do all numbers from first to last have the same quotient? False where negative numbers are involved. */
 CP_INLINE bool cp_same_quotient(int64_t first, int64_t last, int64_t divisor) {
   return first >= 0 && last >= first && divisor > 0 && first / divisor == last / divisor;

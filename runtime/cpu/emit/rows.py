@@ -1,0 +1,112 @@
+"""Rows stored 64 elements at a time, up to where their mask ends (analysis/tails.py).
+
+The array of such a tensor holds the first `ends` elements: as many as the mask lets through, rounded up to whole groups
+of lanes, with the element that follows the mask in the last of them. That element is also a C scalar.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..analysis.affine import uniform
+from ..analysis.placement import Place
+from ..analysis.tails import LANES
+from ..ttir.ir import Value
+from .ctypes import c_type
+from .elementwise import array_function
+from .nest import ZERO, At, Loop, Nest
+from .split import reach
+
+if TYPE_CHECKING:
+    from .emitter import Emitter
+
+
+class End(NamedTuple):
+    """Where a row of `size` elements ends: C expressions of the elements its mask lets through, and of whole lanes.
+
+    Without a mask both are the size."""
+
+    mask: Value | None
+    count: str
+    ends: str
+
+
+def end_of_row(e: Emitter, mask: Value | None, size: int) -> End:
+    """Writes the C scalars of an End."""
+    if mask is None:
+        return End(None, str(size), str(size))
+    nest, count, ends = Nest(e, 0), e.fresh("count"), e.fresh("ends")
+    length = reach(nest, mask, (ZERO,), size)
+    e.write(*nest.levels[0], f"int64_t const {count} = {length};", f"int64_t const {ends} = cp_whole_lanes({count});")
+    return End(mask, count, ends)
+
+
+def element_beyond(e: Emitter, value: Value, end: End) -> str:
+    """Writes a C scalar: every element of `value` for which the end's mask does not hold, if there is one."""
+    nest, name = Nest(e, 0, refuted=frozenset([end.mask])), e.fresh("beyond")
+    code = nest.at(value, (ZERO,)).code
+    e.write(f"{c_type(value.type.elem)} {name} = 0;")
+    e.write(f"if ({end.count} < {value.type.numel}) {{", *nest.levels[0], f"{name} = {code};", "}")
+    return name
+
+
+def store_row(e: Emitter, value: Value, target: str) -> None:
+    """target = value up to the end of its mask, and the element beyond as a scalar."""
+    end = end_of_row(e, e.placement.tails.mask[value], value.type.numel)
+    e.beyond[value] = element_beyond(e, value, end)
+    chunk = e.fresh("k")
+    lines = store_lanes(e, value, chunk, end, f"{target} + {chunk}")
+    e.write(f"for (int {chunk} = 0; {chunk} < {end.ends}; {chunk} += {LANES}) {{", *lines, "}")
+
+
+def store_lanes(e: Emitter, value: Value, chunk: str, end: End, target: str) -> list[str]:
+    """Lines that store 64 elements of `value`, from element `chunk` on, at the C address `target`."""
+    if function := array_function(value):
+        e.include("arrays.h")
+        argument = value.op.operands[0]
+        if shifted := e.shifted(argument):
+            source, shift = shifted
+            return [f"{function}_lanes({target}, {source} + {chunk}, {shift});"]
+        masked = [*_each_lane(e, argument, chunk, end, target), f"{function}_lanes({target}, {target}, 0.0f);"]
+        if direct := _from_memory(e, argument, chunk, end):
+            lines, address, shift = direct
+            free = [*lines, f"{function}_lanes({target}, {address}, {shift});"]
+            return [f"if (cp_likely({chunk} + {LANES} <= {end.count})) {{", *free, "} else {", *masked, "}"]
+        return masked
+    return _each_lane(e, value, chunk, end, target)
+
+
+def _from_memory(e: Emitter, argument: Value, chunk: str, end: End) -> tuple[list[str], str, str] | None:
+    """Lines, address and scalar, if `argument` is a load of consecutive elements less a scalar, masked by the end."""
+    load, shift = argument, "0.0f"
+    if argument.defining == "arith.subf" and e.place[argument] is Place.INLINE:
+        load, scalar = argument.op.operands[0], uniform(argument.op.operands[1])
+        if scalar is None or e.place[scalar] is not Place.SCALAR:
+            return None
+        shift = e.names[scalar]
+    if load.defining != "tt.load" or e.place[load] is not Place.INLINE:
+        return None
+    pointers, *rest = load.op.operands
+    if (rest[0] if rest else None) is not end.mask or e.placement.strides.of(pointers, 0) != 1:
+        return None
+    nest = Nest(e, 0)
+    address = nest.at(pointers, (At(chunk, 0),)).code
+    return nest.levels[0], address, shift
+
+
+def _each_lane(e: Emitter, value: Value, chunk: str, end: End, target: str) -> list[str]:
+    """Two loops where a mask is tested: without it for lanes in front of its end."""
+    general = Nest(e, 1)
+    masked = _lane_loop(general, value, chunk, target)
+    if end.mask is None or end.mask not in general.corners:
+        return masked
+    free = _lane_loop(Nest(e, 1, frozenset([end.mask])), value, chunk, target)
+    return [f"if (cp_likely({chunk} + {LANES} <= {end.count})) {{", *free, "} else {", *masked, "}"]
+
+
+def _lane_loop(nest: Nest, value: Value, chunk: str, target: str) -> list[str]:
+    lane = nest.emitter.fresh("j")
+    nest.chunk, nest.chunk_lanes = At(chunk, 0), LANES
+    element = nest.at(value, (At(f"({chunk} + {lane})", 1),)).code
+    nest.levels[1].append(f"({target})[{lane}] = {element};")
+    return [*nest.chunk_lines, "{", *nest.loops([Loop(lane, LANES)]), "}"]
