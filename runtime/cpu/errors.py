@@ -25,6 +25,30 @@ def _rebuild(cls: type[CpuBackendError], fields: dict) -> CpuBackendError:
     return cls(**fields)
 
 
+class BadGrid(CpuBackendError, ValueError):
+    """The grid of a launch is not one to three whole numbers in range."""
+
+    code = "cpu-bad-grid"
+    message = (
+        "kernel {kernel}: grid {grid}: allowed are whole numbers from 0 to {largest} "
+        "and at most {most_programs} programs in all"
+    )
+
+
+class TensorElsewhere(CpuBackendError, ValueError):
+    """A tensor given to a kernel has no memory on the CPU (a meta tensor, or one of another device)."""
+
+    code = "cpu-tensor-elsewhere"
+    message = "kernel {kernel}: argument {argument} is on device {device}, allowed is cpu: give the kernel a CPU tensor"
+
+
+class BadArgument(CpuBackendError, ValueError):
+    """A function of `runtime.cpu` was given a value that it does not take."""
+
+    code = "cpu-bad-argument"
+    message = "{function}: {argument}={value} is not allowed: {allowed}"
+
+
 class UnsupportedOp(CpuBackendError):
     """A kernel uses an operation, or an operation on types, that this backend does not implement."""
 

@@ -99,7 +99,7 @@ class HostGraph:
         self.launches.append(
             Launch(
                 source.name,
-                tuple(int(g) for g in grid),
+                grid,
                 tuple((name, value.data_ptr()) for name, value in described if hasattr(value, "data_ptr")),
                 tuple((name, value) for name, value in described if not hasattr(value, "data_ptr")),
             )
