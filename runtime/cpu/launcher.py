@@ -22,12 +22,19 @@ recorder: Callable[[KernelLauncher, int, tuple[int, int, int], bytes, tuple], bo
 
 
 def _leaves(signature: tuple, path: tuple[int, ...] = ()) -> Iterator[tuple[tuple[int, ...], str]]:
-    """Positions and types of all arguments that are passed at run time; tuples are flattened."""
+    """Positions and types of all arguments, `constexpr` among them; tuples are flattened."""
     for k, type_ in enumerate(signature):
         if isinstance(type_, tuple):
             yield from _leaves(type_, (*path, k))
-        elif type_ != "constexpr":
+        else:
             yield (*path, k), type_
+
+
+def _item(args: tuple, path: tuple[int, ...]) -> Any:
+    value: Any = args
+    for k in path:
+        value = value[k]
+    return value
 
 
 def _address(argument: Any) -> int:
@@ -76,7 +83,9 @@ class KernelLauncher:
     def __init__(self, source: Any, metadata: Any) -> None:
         self.name: str = metadata.name
         self.parameters = list(source.signature)
-        self.leaves = list(_leaves(tuple(source.signature.values())))
+        leaves = list(_leaves(tuple(source.signature.values())))
+        self.leaves = [(path, type_) for path, type_ in leaves if type_ != "constexpr"]
+        self._constexprs = [path for path, type_ in leaves if type_ == "constexpr"]
         self._pack_tensors = _compile_packer(self.leaves, "{}.data_ptr()", self._require_cpu)
         self._pack_any = _compile_packer(self.leaves, "address({})")
 
@@ -84,10 +93,13 @@ class KernelLauncher:
         """(parameter, argument) of every run-time argument: elements of tuples share their parameter's name, a tensor
         descriptor gives its tensor."""
         for path, type_ in self.leaves:
-            value: Any = args
-            for k in path:
-                value = value[k]
+            value = _item(args, path)
             yield self.parameters[path[0]], value.base if type_.startswith("tensordesc") else value
+
+    def describe_constexprs(self, args: tuple) -> Iterator[tuple[str, Any]]:
+        """(parameter, value) of every argument that the kernel was compiled for."""
+        for path in self._constexprs:
+            yield self.parameters[path[0]], _item(args, path)
 
     def _require_cpu(self, args: tuple) -> None:
         boundary.require_cpu(self.name, self.describe(args))
