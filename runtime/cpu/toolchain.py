@@ -66,7 +66,7 @@ def fingerprint() -> str:
     for path in sorted(PACKAGE.rglob("*")):
         if path.suffix in (".py", ".h", ".c"):
             digest.update(path.relative_to(PACKAGE).as_posix().encode() + b"\0" + path.read_bytes())
-    digest.update(" ".join(kernel_flags()).encode())
+    digest.update(" ".join([*compiler()[1:], *kernel_flags()]).encode())
     target = ["-dM", "-E", "-x", "c", "/dev/null"] if _is_clang(compiler()) else ["-Q", "--help=target"]
     for arguments in (["--version"], [*_ISA_FLAGS[knobs.compile_knobs().isa], *target]):
         result = subprocess.run([*compiler(), *arguments], capture_output=True, check=False)
