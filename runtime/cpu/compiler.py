@@ -74,6 +74,7 @@ class CpuBackend(BaseBackend):
         known = {f.name for f in fields(CpuOptions)}
         given = {k: v for k, v in options.items() if k in known and v is not None and k not in _IGNORED}
         if given.get("check_mode") not in mode.MODES:
+            mode.warn_if_changed()
             given["check_mode"] = mode.current().mode  # else a compile thread got the options of the launching one
         return CpuOptions(**given)
 
@@ -94,7 +95,7 @@ class CpuBackend(BaseBackend):
 
     def add_stages(self, stages: dict, options: CpuOptions, language: Any = None) -> None:
         stages["ttir"] = lambda module, metadata: optimise(module)
-        stages["c"] = to_c
+        stages[f"{options.check_mode}.c" if options.check_mode else "c"] = to_c  # the end of the file's name
         stages["so"] = lambda source, metadata: toolchain.build_kernel(
             source, metadata["name"], metadata["integer_addresses"]
         )

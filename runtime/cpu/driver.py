@@ -10,7 +10,7 @@ from typing import Any
 from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 
-from . import assertions, knobs, pool
+from . import assertions, graph, knobs, pool
 from .checks import mode
 from .checks.launch import CheckedLauncher
 from .launcher import KernelLauncher
@@ -73,6 +73,7 @@ class CpuDriver(DriverBase):
 
     def __init__(self) -> None:
         super().__init__()
+        knobs.warn_of_unknown()
         self.utils = CpuUtils()
         self.launcher_cls = _launcher
 
@@ -107,6 +108,8 @@ class CpuDriver(DriverBase):
         return torch.device("cpu")
 
     def get_device_interface(self) -> type[DeviceInterface]:
+        """Raises GraphStateError inside a capture: `triton.testing.do_bench` asks for it before its first launch."""
+        graph.refuse_timing()
         return DeviceInterface
 
     def map_python_to_cpp_type(self, ty: str) -> str:
@@ -129,7 +132,8 @@ def _launcher(source: Any, metadata: Any) -> KernelLauncher:
 
 
 def _benchmark(function: Callable, *, quantiles: Sequence[float] | None = None, **options: Any) -> Any:
-    """Milliseconds of `function`: quantiles of ten runs after three, or their mean."""
+    """Milliseconds of `function`: quantiles of ten runs after three, or their mean. Refused inside a capture."""
+    graph.refuse_timing()
     for _ in range(3):
         function()
     times = []

@@ -9,6 +9,12 @@ class CpuBackendError(RuntimeError):
     code = "cpu-backend"
     message = "{detail}"
 
+    def __init_subclass__(cls) -> None:
+        """Errors of this module are known as `runtime.cpu.OutOfBounds`: that is where users import them from."""
+        super().__init_subclass__()
+        if cls.__module__ == __name__:
+            cls.__module__ = __package__
+
     def __init__(self, **fields: object) -> None:
         self.fields = fields
         first, newline, rest = self.message.format(**fields).partition("\n")
@@ -21,8 +27,35 @@ class CpuBackendError(RuntimeError):
         return _rebuild, (type(self), self.fields)
 
 
+CpuBackendError.__module__ = __package__
+
+
 def _rebuild(cls: type[CpuBackendError], fields: dict) -> CpuBackendError:
     return cls(**fields)
+
+
+class BadGrid(CpuBackendError, ValueError):
+    """The grid of a launch is not one to three whole numbers in range."""
+
+    code = "cpu-bad-grid"
+    message = (
+        "kernel {kernel}: grid {grid}: allowed are whole numbers from 0 to {largest} "
+        "and at most {most_programs} programs in all"
+    )
+
+
+class TensorElsewhere(CpuBackendError, ValueError):
+    """A tensor given to a kernel has no memory on the CPU (a meta tensor, or one of another device)."""
+
+    code = "cpu-tensor-elsewhere"
+    message = "kernel {kernel}: argument {argument} is on device {device}, allowed is cpu: give the kernel a CPU tensor"
+
+
+class BadArgument(CpuBackendError, ValueError):
+    """A function of `runtime.cpu` was given a value that it does not take."""
+
+    code = "cpu-bad-argument"
+    message = "{function}: {argument}={value} is not allowed: {allowed}"
 
 
 class UnsupportedOp(CpuBackendError):
@@ -64,7 +97,7 @@ class CompilerMissing(CpuBackendError):
 
 
 class CompilationFailed(CpuBackendError):
-    """The C compiler refused generated code: a defect of this backend."""
+    """The C compiler refused generated code: a defect of this backend, or no C compiler that it knows."""
 
     code = "cpu-compilation-failed"
     message = "{cc} failed on {name}:\n{stderr}"
@@ -94,22 +127,22 @@ class GraphStateError(CpuBackendError):
 class OutOfBounds(CpuBackendError):
     """Check mode: an access outside of the memory its argument gives access to. It did not happen.
 
-    `fields`: kernel, location, op, program, lane, shape, argument, element, low, high (element range allowed)."""
+    `fields` of the errors of check mode are described under "Find bugs" in docs/cpu-backend.md."""
 
     code = "cpu-out-of-bounds"
     message = (
         "{location}: kernel {kernel}: {op} out of bounds: {where}: {offset_text} of {argument}, "
-        "allowed {allowed}{detail}{source}"
+        "allowed {allowed}{detail}{lines}"
     )
 
 
 class OffsetOverflow(OutOfBounds):
-    """Check mode: an access whose i32 offset wrapped. `fields` also: link (file:line of the operation), exact."""
+    """Check mode: an access whose i32 offset wrapped. `fields` also: link, link_op, link_source, exact."""
 
     code = "cpu-offset-overflow"
     message = (
         "{location}: kernel {kernel}: the i32 offset of this {op} overflowed: {where}: the {link_op} at {link} gives "
-        "{exact}, which wraps: {offset_text} of {argument}, allowed {allowed}; compute it in tl.int64{link_source}"
+        "{exact}, which wraps: {offset_text} of {argument}, allowed {allowed}; compute it in tl.int64{lines}"
     )
 
 
@@ -117,7 +150,7 @@ class UninitialisedRead(CpuBackendError):
     """Check mode: a load of an element that nothing has written since `poison`. `fields`: as of OutOfBounds."""
 
     code = "cpu-uninitialised-read"
-    message = "{location}: kernel {kernel}: {op} of memory nobody wrote: {where}: {offset_text} of {argument}{source}"
+    message = "{location}: kernel {kernel}: {op} of memory nobody wrote: {where}: {offset_text} of {argument}{lines}"
 
 
 class LaneConflict(CpuBackendError):
@@ -126,17 +159,17 @@ class LaneConflict(CpuBackendError):
     code = "cpu-lane-conflict"
     message = (
         "{location}: kernel {kernel}: {where}: stores another value to {offset_text} of {argument} than an earlier "
-        "lane of the same store{source}"
+        "lane of the same store{lines}"
     )
 
 
 class DataRace(CpuBackendError):
     """Check mode: two programs of one launch touch one element, at least one writes, and no atomic orders them.
 
-    `fields`: as of OutOfBounds, and other_program, other_op, other_location."""
+    `fields`: as of OutOfBounds, and those of the other access with `other_` before their names."""
 
     code = "cpu-data-race"
     message = (
-        "{location}: kernel {kernel}: race on {offset_text} of {argument}: {op} by {where}, {other_op} by program "
-        "{other_program} at {other_location}, and no atomic orders them{source}{other_source}"
+        "{location}: kernel {kernel}: race on {offset_text} of {argument}: {op} by {where}, {other_op}{other_name} by "
+        "program {other_program} at {other_location}, and no atomic orders them{lines}"
     )

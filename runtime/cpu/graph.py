@@ -28,16 +28,28 @@ from .errors import GraphStateError
 _RECORD = struct.Struct("=QQIII12x")  # cp_launch of native/pool.h
 _capture_lock = threading.RLock()
 _capturing = False
+_owner: int | None = None  # thread whose launches are recorded now
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A recorded launch. `tensors`: (parameter, data_ptr) and `scalars`: (parameter, value), in argument order."""
+    """A recorded launch. `tensors`: (parameter, data_ptr), `scalars` and `constexprs`: (parameter, value), each in
+    argument order. Triton makes constexprs of the integer 1 and of None too."""
 
     name: str
     grid: tuple[int, int, int]
     tensors: tuple[tuple[str, int], ...]
     scalars: tuple[tuple[str, Any], ...]
+    constexprs: tuple[tuple[str, Any], ...] = ()
+
+
+def refuse_timing() -> None:
+    """Raise GraphStateError if this thread captures: launches recorded and not run have no time to be measured."""
+    if _owner == threading.get_ident():
+        raise GraphStateError(
+            reason="triton.autotune or do_bench times launches inside a capture, where none runs: "
+            "call the kernel once with such arguments before the capture"
+        )
 
 
 class HostGraph:
@@ -70,9 +82,11 @@ class HostGraph:
             yield from self._capture()
 
     def _capture(self) -> Iterator[HostGraph]:
-        global _capturing
+        global _capturing, _owner
         if self._state != "new":
-            raise GraphStateError(reason=f"capture of a graph that is {self._state}")
+            raise GraphStateError(
+                reason=f"capture of a graph that is {self._state}: a graph is captured once, make a new HostGraph"
+            )
         if _capturing:
             raise GraphStateError(reason="another capture is in progress")
         owner = threading.get_ident()
@@ -84,7 +98,7 @@ class HostGraph:
             return True
 
         try:
-            _capturing, self._state, launcher.recorder = True, "capturing", record
+            _capturing, _owner, self._state, launcher.recorder = True, owner, "capturing", record
             yield self
         except BaseException:
             self.__init__()
@@ -92,16 +106,17 @@ class HostGraph:
         else:
             self._freeze()
         finally:
-            launcher.recorder, _capturing = None, False
+            launcher.recorder, _capturing, _owner = None, False, None
 
     def _record(self, source: launcher.KernelLauncher, function: int, grid: tuple, packed: bytes, args: tuple) -> None:
         described = list(source.describe(args))
         self.launches.append(
             Launch(
                 source.name,
-                tuple(int(g) for g in grid),
+                grid,
                 tuple((name, value.data_ptr()) for name, value in described if hasattr(value, "data_ptr")),
                 tuple((name, value) for name, value in described if not hasattr(value, "data_ptr")),
+                tuple(source.describe_constexprs(args)),
             )
         )
         self._addresses.append(function)
@@ -127,7 +142,7 @@ class HostGraph:
         Raises GraphStateError before capture, DeviceAssertFailed after a launch whose device_assert failed, and what
         checks find."""
         if self._run is None:
-            raise GraphStateError(reason=f"replay of a graph that is {self._state}")
+            raise GraphStateError(reason=f"replay of a graph that is {self._state}: capture it first")
         profile = profiling.current
         times = None if profile is None else (ctypes.c_int64 * (len(self.launches) + 1))()
         self._run_all(times)
@@ -154,7 +169,7 @@ class HostGraph:
     def profile(self, repeats: int = 20) -> list[tuple[str, float]]:
         """Kernel name and median seconds of each launch over `repeats` replays, from its start to that of the next."""
         if self._run is None:
-            raise GraphStateError(reason=f"profile of a graph that is {self._state}")
+            raise GraphStateError(reason=f"profile of a graph that is {self._state}: capture it first")
         count = len(self.launches)
         times = (ctypes.c_int64 * (count + 1))()
         samples: list[list[int]] = [[] for _ in range(count)]

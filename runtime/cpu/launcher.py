@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from . import assertions, compat, pool, profiling
+from . import assertions, boundary, compat, pool, profiling
 
 #: How each argument is packed into 8 bytes (see emit/kernel.py).
 _FORMATS = {
@@ -22,12 +22,19 @@ recorder: Callable[[KernelLauncher, int, tuple[int, int, int], bytes, tuple], bo
 
 
 def _leaves(signature: tuple, path: tuple[int, ...] = ()) -> Iterator[tuple[tuple[int, ...], str]]:
-    """Positions and types of all arguments that are passed at run time; tuples are flattened."""
+    """Positions and types of all arguments, `constexpr` among them; tuples are flattened."""
     for k, type_ in enumerate(signature):
         if isinstance(type_, tuple):
             yield from _leaves(type_, (*path, k))
-        elif type_ != "constexpr":
+        else:
             yield (*path, k), type_
+
+
+def _item(args: tuple, path: tuple[int, ...]) -> Any:
+    value: Any = args
+    for k in path:
+        value = value[k]
+    return value
 
 
 def _address(argument: Any) -> int:
@@ -37,18 +44,26 @@ def _address(argument: Any) -> int:
     return argument if isinstance(argument, int) else argument.data_ptr()
 
 
-def _compile_packer(leaves: list[tuple[tuple[int, ...], str]], pointer: str) -> Callable[[tuple], bytes]:
-    """A function `args -> bytes` for one signature, made from text because this is the cost of every launch."""
+def _compile_packer(
+    leaves: list[tuple[tuple[int, ...], str]], pointer: str, refuse: Callable[[tuple], None] | None = None
+) -> Callable[[tuple], bytes]:
+    """A function `args -> bytes` for one signature, made from text because this is the cost of every launch.
+
+    refuse: called with the arguments when not all of them that are pointers are tensors on the CPU."""
     fields: list[tuple[str, str]] = []
+    tensors: list[str] = []
     for path, type_ in leaves:
         item = "args" + "".join(f"[{k}]" for k in path)
+        tensors += [f"{item}.base"] if type_.startswith("tensordesc") else [item] if type_.startswith("*") else []
         if type_.startswith("tensordesc"):
             fields += describe_descriptor(item, type_, pointer)
         else:
             fields.append((pointer.format(item), "Q") if type_.startswith("*") else (item, _FORMATS[type_]))
     layout = "=" + "".join(layout for _, layout in fields)
-    namespace = {"pack": struct.Struct(layout).pack, "address": _address}
-    exec(f"def packer(args):\n    return pack({', '.join(part for part, _ in fields)})", namespace)
+    namespace = {"pack": struct.Struct(layout).pack, "address": _address, "refuse": refuse}
+    on_cpu = " and ".join(f"{tensor}.is_cpu" for tensor in tensors) if refuse else ""
+    test = f"    if not ({on_cpu}): refuse(args)\n" if on_cpu else ""
+    exec(f"def packer(args):\n{test}    return pack({', '.join(part for part, _ in fields)})", namespace)
     return namespace["packer"]
 
 
@@ -68,18 +83,26 @@ class KernelLauncher:
     def __init__(self, source: Any, metadata: Any) -> None:
         self.name: str = metadata.name
         self.parameters = list(source.signature)
-        self.leaves = list(_leaves(tuple(source.signature.values())))
-        self._pack_tensors = _compile_packer(self.leaves, "{}.data_ptr()")
+        leaves = list(_leaves(tuple(source.signature.values())))
+        self.leaves = [(path, type_) for path, type_ in leaves if type_ != "constexpr"]
+        self._constexprs = [path for path, type_ in leaves if type_ == "constexpr"]
+        self._pack_tensors = _compile_packer(self.leaves, "{}.data_ptr()", self._require_cpu)
         self._pack_any = _compile_packer(self.leaves, "address({})")
 
     def describe(self, args: tuple) -> Iterator[tuple[str, Any]]:
         """(parameter, argument) of every run-time argument: elements of tuples share their parameter's name, a tensor
         descriptor gives its tensor."""
         for path, type_ in self.leaves:
-            value: Any = args
-            for k in path:
-                value = value[k]
+            value = _item(args, path)
             yield self.parameters[path[0]], value.base if type_.startswith("tensordesc") else value
+
+    def describe_constexprs(self, args: tuple) -> Iterator[tuple[str, Any]]:
+        """(parameter, value) of every argument that the kernel was compiled for."""
+        for path in self._constexprs:
+            yield self.parameters[path[0]], _item(args, path)
+
+    def _require_cpu(self, args: tuple) -> None:
+        boundary.require_cpu(self.name, self.describe(args))
 
     def run(self, function: int, packed: bytes, grid: tuple[int, int, int], args: tuple) -> None:
         """One launch; `args` are the tensors and numbers that `packed` was made from."""
@@ -93,20 +116,22 @@ class KernelLauncher:
         self, gx: int, gy: int, gz: int, stream: int, function: int, packed_metadata: Any, launch_metadata: Any,
         enter_hook: Any, exit_hook: Any, *args: Any,
     ) -> None:  # fmt: skip
+        grid = boundary.whole_grid(self.name, (gx, gy, gz))
         try:
             packed = self._pack_tensors(args)
         except AttributeError:
+            self._require_cpu(args)
             packed = self._pack_any(args)
-        if recorder is not None and recorder(self, function, (gx, gy, gz), packed, args):
+        if recorder is not None and recorder(self, function, grid, packed, args):
             return
         if enter_hook is not None:
             enter_hook(launch_metadata)
         profile = profiling.current
         if profile is None:
-            self.run(function, packed, (gx, gy, gz), args)
+            self.run(function, packed, grid, args)
         else:
             start = time.perf_counter_ns()
-            self.run(function, packed, (gx, gy, gz), args)
+            self.run(function, packed, grid, args)
             profile.add(self.name, time.perf_counter_ns() - start)
         if function in assertions.watched:
             assertions.raise_failures((function,))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import hashlib
+import operator
 import os
 import tempfile
 import threading
 
 from . import knobs, toolchain
-from .errors import KernelDamaged
+from .errors import BadArgument, BadKnob, KernelDamaged
 
 _lock = threading.Lock()
 _library: ctypes.CDLL | None = None
@@ -26,7 +27,7 @@ def load_object(name: str, content: bytes) -> ctypes.CDLL:
         raise KernelDamaged(name=name, reason=f"its {len(content)} bytes do not match their seal")
     folder = knobs.object_dir()
     if folder is not None:
-        return _open(name, _keep(folder, name, content))
+        return _open(name, _keep_for_profilers(folder, name, content))
     with tempfile.TemporaryDirectory(prefix="stepforge-cpu-") as temporary:
         return _open(name, _keep(temporary, name, content))
 
@@ -36,6 +37,14 @@ def _open(name: str, path: str) -> ctypes.CDLL:
         return ctypes.CDLL(path)
     except OSError as error:
         raise KernelDamaged(name=name, reason=error) from error
+
+
+def _keep_for_profilers(folder: str, name: str, content: bytes) -> str:
+    try:
+        return _keep(folder, name, content)
+    except OSError as error:
+        allowed = f"a folder that can be written ({error.strerror or error})"
+        raise BadKnob(name="STEPFORGE_CPU_OBJECT_DIR", value=folder, allowed=allowed) from error
 
 
 def _keep(folder: str, name: str, content: bytes) -> str:
@@ -99,12 +108,14 @@ def get_num_threads() -> int:
 
 
 def set_num_threads(count: int) -> None:
-    """Use `count` threads from the next launch on. Results do not depend on it."""
+    """Use `count` threads, 1 to 256, from the next launch on. Results do not depend on it. Raises BadArgument."""
     global _threads
-    if count < 1:
-        raise ValueError(f"number of threads must be at least 1, not {count}")
-    _threads = count
-    library().cp_set_threads(count, knobs.spin_microseconds())
+    most = knobs.MOST_THREADS
+    if isinstance(count, bool) or not hasattr(count, "__index__") or not 1 <= operator.index(count) <= most:
+        allowed = f"a whole number, at least 1 and at most {most}"
+        raise BadArgument(function="set_num_threads", argument="count", value=repr(count), allowed=allowed)
+    library().cp_set_threads(operator.index(count), knobs.spin_microseconds())
+    _threads = operator.index(count)
 
 
 def _run_first(address: int, packed: bytes, gx: int, gy: int, gz: int) -> None:

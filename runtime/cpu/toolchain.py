@@ -47,18 +47,18 @@ _ISA_FLAGS = {
 
 
 @functools.lru_cache
-def compiler() -> str:
-    """Path of the C compiler. Raises CompilerMissing."""
-    cc = knobs.compile_knobs().cc
+def compiler() -> tuple[str, ...]:
+    """Path of the C compiler, and arguments it always gets. Raises CompilerMissing."""
+    cc, *arguments = knobs.compile_knobs().cc
     found = shutil.which(cc)
     if found is None:
         raise CompilerMissing(cc=cc)
-    return found
+    return found, *arguments
 
 
 @functools.lru_cache
-def _is_clang(path: str) -> bool:
-    return b"clang" in subprocess.run([path, "--version"], capture_output=True, check=False).stdout
+def _is_clang(command: tuple[str, ...]) -> bool:
+    return b"clang" in subprocess.run([*command, "--version"], capture_output=True, check=False).stdout
 
 
 def kernel_flags(integer_addresses: bool = False) -> list[str]:
@@ -78,10 +78,10 @@ def fingerprint() -> str:
     for path in sorted(PACKAGE.rglob("*")):
         if path.suffix in (".py", ".h", ".c"):
             digest.update(path.relative_to(PACKAGE).as_posix().encode() + b"\0" + path.read_bytes())
-    digest.update(" ".join(kernel_flags()).encode())
+    digest.update(" ".join([*compiler()[1:], *kernel_flags()]).encode())
     target = ["-dM", "-E", "-x", "c", "/dev/null"] if _is_clang(compiler()) else ["-Q", "--help=target"]
     for arguments in (["--version"], [*_ISA_FLAGS[knobs.compile_knobs().isa], *target]):
-        result = subprocess.run([compiler(), *arguments], capture_output=True, check=False)
+        result = subprocess.run([*compiler(), *arguments], capture_output=True, check=False)
         digest.update(result.stdout)
     return digest.hexdigest()
 
@@ -102,6 +102,11 @@ def build_kernel(source: str, name: str, integer_addresses: bool = False) -> byt
     return _build(source, name, [*kernel_flags(integer_addresses), "-I", str(NATIVE)], ["-lm"])
 
 
+def kernel_command(source: str, target: str) -> list[str]:
+    """What compiles a kernel's C source by hand, with the flags of this environment."""
+    return [*compiler(), *kernel_flags(), "-I", str(NATIVE), "-o", target, source, "-lm"]
+
+
 def build_library() -> bytes:
     """Sealed shared object of the thread pool."""
     return _build((NATIVE / "pool.c").read_text(), "pool", [*LIBRARY_FLAGS, "-I", str(NATIVE)], [])
@@ -111,8 +116,9 @@ def _build(source: str, name: str, flags: list[str], libraries: list[str]) -> by
     with tempfile.TemporaryDirectory(prefix="stepforge-cpu-") as folder:
         c_file, object_file = Path(folder) / "kernel.c", Path(folder) / "kernel.so"
         c_file.write_text(source)
-        command = [compiler(), *flags, "-o", str(object_file), str(c_file), *libraries]
+        command = [*compiler(), *flags, "-o", str(object_file), str(c_file), *libraries]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode:
-            raise CompilationFailed(cc=command[0], name=name, stderr=result.stderr[:4000])
+            stderr = result.stderr[:4000] or f"it printed nothing; its exit status is {result.returncode}"
+            raise CompilationFailed(cc=" ".join(compiler()), name=name, stderr=stderr)
         return sealed(object_file.read_bytes())

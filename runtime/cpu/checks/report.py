@@ -33,16 +33,17 @@ def error(checks: dict, failure: CFailure, extents: list[Extent], grid: tuple[in
     site = checks["sites"][failure.site]
     fields: dict[str, Any] = {
         "kernel": checks["kernel"], "location": _line(site["location"]), "source": _source(site["location"]),
+        "lines": _lines(site["location"]),
         "op": _VERBS.get(site["kind"], site["kind"]), "program": _program(failure.program, grid),
         "lane": _lane(failure.lane, site["shape"]), "shape": tuple(site["shape"]),
     }  # fmt: skip
     fields["where"] = f"program {fields['program']}" + (f", lane {_short(fields['lane'])}" if site["shape"] else "")
     if failure.kind == TILE:
         return _tile(fields, failure, site)
-    place = _place(failure.address, [extents[k] for k in site["sources"] if k >= 0] or extents, site["size"])
+    place = _place_of(site, failure.address, extents)
     fields |= {"argument": place.extent.name, "element": place.element, "offset_text": place.text}
     if failure.kind == RACE:
-        return _race(checks, failure, fields, grid)
+        return _race(checks, failure, fields, extents, grid)
     if failure.kind in (LANES, POISON):
         return (LaneConflict if failure.kind == LANES else UninitialisedRead)(**fields)
     fields |= _allowed(place.extent, site["size"])
@@ -51,7 +52,7 @@ def error(checks: dict, failure: CFailure, extents: list[Extent], grid: tuple[in
         link = checks["links"][failure.link]
         fields |= {
             "exact": failure.exact, "link": _line(link["location"]), "link_op": _SIGNS.get(link["op"], "conversion"),
-            "link_source": _source(link["location"]),
+            "link_source": _source(link["location"]), "lines": _lines(link["location"]),
         }  # fmt: skip
         return OffsetOverflow(**fields)
     return OutOfBounds(**fields)
@@ -65,15 +66,26 @@ def _tile(fields: dict, failure: CFailure, site: dict) -> OutOfBounds:
     return OutOfBounds(**fields, **allowed, offset_text=f"index {index}", allowed=f"0..{size - 1}", detail="")
 
 
-def _race(checks: dict, failure: CFailure, fields: dict, grid: tuple[int, int, int]) -> DataRace:
+def _race(checks: dict, failure: CFailure, fields: dict, extents: list[Extent], grid: tuple[int, int, int]) -> DataRace:
     other = checks["sites"][failure.other_site]
+    place = _place_of(other, failure.address, extents)
+    elsewhere = _line(other["location"]) != fields["location"]
+    fields["lines"] += _lines(other["location"]) if elsewhere else ""
     return DataRace(
         **fields,
         other_program=_program(failure.other_program, grid),
         other_op=_OTHER_VERBS[failure.other_kind],
+        other_argument=place.extent.name,
+        other_element=place.element,
+        other_name=f" through {place.extent.name} ({place.text})" if place.extent.name != fields["argument"] else "",
         other_location=_line(other["location"]),
-        other_source=_source(other["location"]) if _line(other["location"]) != fields["location"] else "",
+        other_source=_source(other["location"]),
     )
+
+
+def _place_of(site: dict, address: int, extents: list[Extent]) -> _Place:
+    """In the arguments that the pointer of this site may come from."""
+    return _place(address, [extents[k] for k in site["sources"] if k >= 0] or extents, site["size"])
 
 
 def _place(address: int, extents: list[Extent], size: int) -> _Place:
@@ -142,8 +154,13 @@ def _line(location: str) -> str:
 
 
 def _source(location: str) -> str:
-    """The source line, if the file is there."""
+    """The text of the source line, empty if the file is not there."""
     file, _, rest = location.split(" <- ")[0].partition(":")
     number = rest.split(":")[0]
-    text = linecache.getline(file, int(number)).strip() if number.isdigit() else ""
+    return linecache.getline(file, int(number)).strip() if number.isdigit() else ""
+
+
+def _lines(location: str) -> str:
+    """The source line as a message ends with it."""
+    text = _source(location)
     return f"\n    {text}" if text else ""

@@ -81,7 +81,7 @@ CP_INLINE const cp_extent *cp_holder(const cp_check *c, const cp_site *s, uint64
 }
 
 CP_INLINE bool cp_is_poison(uint64_t address, int64_t size) {
-  const uint64_t pattern = 0xa5a5a5a5a5a5a5a5u;
+  const uint64_t pattern = 0x7ffd7ffd7ffd7ffdu; /* PATTERN of checks/poison.py, four times */
   return size > 1 && !memcmp((const void *)address, &pattern, (size_t)size);
 }
 

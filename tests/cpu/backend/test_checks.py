@@ -14,7 +14,11 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+import runtime.cpu
+from codegen.catalogue import subclasses
 from runtime.cpu import (
+    BadArgument,
+    CpuBackendError,
     DataRace,
     LaneConflict,
     OffsetOverflow,
@@ -462,6 +466,8 @@ def test_two_programs_store_to_one_element() -> None:
         op="store", program=(1, 0, 0), lane=(0,), argument="y", element=16, other_program=(0, 0, 0), other_op="store",
     )  # fmt: skip
     assert fields["other_location"] == line("overlap")
+    assert fields["source"] == fields["other_source"] == "tl.store(y + o, v)  # bug: overlap"
+    assert (fields["other_argument"], fields["other_element"]) == ("y", 16)
     with checked(races=True, same_value=True):
         overlapping[(2,)](x, y, B=32)
     assert torch.equal(x, y)
@@ -481,6 +487,25 @@ def test_one_program_reads_what_another_writes() -> None:
         op="store", program=(1, 0, 0), lane=(0,), element=32, other_program=(0, 0, 0), other_op="load",
     )  # fmt: skip
     assert fields["other_location"] == line("reads right")
+    assert "reads right" in fields["other_source"] and "writes left" in fields["source"]
+
+
+@triton.jit
+def copy_one(x, y, B: tl.constexpr):
+    o = tl.program_id(0) * B + tl.arange(0, B)
+    v = tl.load(x + o)  # bug: aliased load
+    tl.store(y + o, v)  # bug: aliased store
+
+
+def test_a_race_of_two_arguments_names_both() -> None:
+    memory = torch.zeros(96)
+    with checked(races=True), pytest.raises(DataRace) as caught:
+        copy_one[(2,)](memory[:64], memory[32:], B=32)
+    fields = caught.value.fields
+    assert (fields["op"], fields["argument"], fields["element"]) == ("load", "x", 32)
+    assert (fields["other_op"], fields["other_argument"], fields["other_element"]) == ("store", "y", 0)
+    first = str(caught.value).splitlines()[0]
+    assert "race on element 32 of x: load by program (1, 0, 0), lane 0, store through y (element 0) by" in first
 
 
 @triton.jit
@@ -614,6 +639,38 @@ def test_reading_what_nobody_wrote(dtype: torch.dtype) -> None:
         copy_up_to[(1,)](x, y, 19, B=32)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_poison_is_no_number(dtype: torch.dtype) -> None:
+    x = poison(torch.zeros(3, 5, dtype=dtype, requires_grad=True))
+    assert x.isnan().all()
+    y = torch.empty(16, dtype=dtype)
+    copy_up_to[(1,)](x, y, 14, B=16)  # without checks too
+    assert y[:15].isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.uint8, torch.float8_e5m2, torch.complex128])
+def test_poison_of_other_sizes_is_refused(dtype: torch.dtype) -> None:
+    x = torch.zeros(4, dtype=dtype)
+    with pytest.raises(BadArgument, match=rf"poison: tensor=a tensor of {dtype} .*\[cpu-bad-argument\]$"):
+        poison(x)
+    assert not x.float().any() if dtype is torch.float8_e5m2 else not x.any()
+    for value in ([1], torch.zeros(4, device="meta"), torch.zeros(4).to_sparse()):
+        with pytest.raises(BadArgument, match="a CPU tensor"):
+            poison(value)
+
+
+def test_poison_of_a_view_leaves_the_rest_alone() -> None:
+    memory, y = torch.ones(6, 40), torch.empty(6, 20)
+    poison(memory[:, 10:30].T)
+    assert memory[:, 10:30].isnan().all() and memory.isnan().sum() == 120
+    found(UninitialisedRead, "stride", lambda: copy_rows[(2,)](memory[:, 10:30], y, 40, 1, 6, 20, A=4, B=32), element=0)
+    memory[:, 10:30] = 2
+    with checked():
+        copy_rows[(2,)](memory[:, 10:30], y, 40, 1, 6, 20, A=4, B=32)
+    assert poison(torch.ones(1).expand(7)).isnan().all()
+    assert poison(torch.ones(())).isnan() and not poison(torch.ones(0, 3)).numel()
+
+
 def test_accumulating_into_what_nobody_wrote() -> None:
     x, total = torch.ones(100), poison(torch.empty(1))
     found(UninitialisedRead, "accumulates", lambda: accumulate[(2,)](x, total, 100, B=64), op="atomic", element=0)
@@ -658,6 +715,47 @@ def test_kernels_compiled_by_other_threads_are_checked() -> None:
         with async_compile.AsyncCompileMode(executor):
             copy_up_to.warmup(x, y, 1000, B=128, grid=(8,))
         copy_up_to[(8,)](x, y, 1000, B=128)
+
+
+def test_settings_that_mean_nothing_are_refused_at_once() -> None:
+    for options, said in (
+        ({"extent": "bogus"}, "extent='bogus' is not allowed: 'view' or 'storage'"),
+        ({"same_value": True}, "same_value=True is not allowed: only with races=True"),
+        ({"memory": torch.ones(3)}, "memory=a Tensor is not allowed: a tuple of tensors, as memory=(tensor,)"),
+        ({"memory": (1, 2)}, "memory=a tuple is not allowed: a tuple of tensors"),
+    ):
+        with pytest.raises(BadArgument) as caught:
+            checked(**options)
+        assert f"checked: {said}" in str(caught.value) and str(caught.value).endswith("[cpu-bad-argument]")
+
+
+def test_checked_source_has_a_name_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    x, y = torch.randn(100), torch.empty(128)
+    for way in (checked(), checked(races=True)):
+        with way:
+            copy_rows[(2,)](x, y, 10, 1, 4, 10, A=2, B=16)
+    assert {file.name for file in tmp_path.rglob("*.c")} == {"copy_rows.bounds.c", "copy_rows.race.c"}
+
+
+def test_every_error_is_known_where_users_import_it_from() -> None:
+    for cls in subclasses(CpuBackendError):
+        assert getattr(runtime.cpu, cls.__name__) is cls and cls.__name__ in runtime.cpu.__all__
+        assert cls.__module__ == "runtime.cpu"
+    assert all(hasattr(runtime.cpu, name) for name in runtime.cpu.__all__)
+
+
+def test_every_field_of_an_error_is_on_the_page() -> None:
+    page = (HERE.parents[3] / "docs" / "cpu-backend.md").read_text()
+    x, memory = torch.randn(1000), torch.zeros(96)
+    errors = []
+    for run in (lambda: copy_up_to[(4,)](x, torch.empty(1024), 1000, B=256), lambda: overlapping[(2,)](x, x, B=32),
+                lambda: copy_one[(2,)](memory[:64], memory[32:], B=32)):  # fmt: skip
+        with checked(races=True), pytest.raises(CpuBackendError) as caught:
+            run()
+        errors.append(caught.value)
+    named = {name for error in errors for name in error.fields} | {"link", "link_op", "link_source", "exact"}
+    assert [name for name in sorted(named) if f"`{name}`" not in page] == []
 
 
 def test_errors_survive_copying() -> None:

@@ -11,8 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from runtime.cpu import GraphStateError
-from runtime.cpu.graph import HostGraph
+from runtime.cpu import GraphStateError, HostGraph
 
 
 @triton.jit
@@ -75,6 +74,16 @@ def test_launches_describe_what_was_recorded() -> None:
     assert (launch.name, launch.grid) == ("scale", (10, 1, 1))
     assert launch.tensors == (("x", x.data_ptr()), ("y", y.data_ptr()))
     assert launch.scalars == (("factor", 2.0), ("n", 640))
+    assert launch.constexprs == (("B", 64),)
+
+
+def test_constexprs_are_what_triton_made_them() -> None:
+    x = torch.ones(4)
+    graph = HostGraph()
+    with graph.capture():
+        scale[(1,)](x, x, 2.0, 1, B=4)
+    [launch] = graph.launches
+    assert (launch.scalars, launch.constexprs) == ((("factor", 2.0),), (("n", 1), ("B", 4)))
 
 
 def test_tensors_stay_alive() -> None:
@@ -117,7 +126,7 @@ def test_wrong_order_is_refused() -> None:
         graph.replay()
     with graph.capture(), pytest.raises(GraphStateError, match="another capture"), HostGraph().capture():
         pass
-    with pytest.raises(GraphStateError, match="ready"), graph.capture():
+    with pytest.raises(GraphStateError, match=r"ready: .* make a new HostGraph"), graph.capture():
         pass
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -128,6 +129,13 @@ def test_missing_compiler_has_a_clear_message() -> None:
     assert "STEPFORGE_CPU_CC" in result.stderr
 
 
+def test_off_switch_leaves_triton_without_a_driver_as_the_page_says() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("with a GPU another driver is active")
+    last = run("import triton; triton.runtime.driver.active.utils", STEPFORGE_CPU_DISABLE="1").stderr.splitlines()[-1]
+    assert last in (Path(__file__).parents[3] / "docs" / "cpu-backend.md").read_text()
+
+
 def test_off_switch() -> None:
     code = (
         "import triton; from runtime.cpu.compiler import CpuBackend; from runtime.cpu.driver import CpuDriver; "
@@ -140,6 +148,7 @@ def test_off_switch() -> None:
 
 def test_what_changes_code_changes_the_cache_key() -> None:
     code = "from runtime.cpu import toolchain; print(toolchain.fingerprint())"
-    keys = {run(code, **env).stdout for env in ({}, {"STEPFORGE_CPU_CFLAGS": "-O1"}, {"STEPFORGE_CPU_ISA": "avx2"})}
-    assert len(keys) == 3
+    changes = ({}, {"STEPFORGE_CPU_CFLAGS": "-O1"}, {"STEPFORGE_CPU_ISA": "avx2"}, {"STEPFORGE_CPU_CC": "gcc -O1"})
+    keys = {run(code, **env).stdout for env in changes}
+    assert len(keys) == 4
     assert "" not in keys

@@ -8,12 +8,13 @@ import sys
 import threading
 import time
 
+import numpy as np
 import pytest
 import torch
 import triton
 import triton.language as tl
 
-from runtime.cpu import get_num_threads, set_num_threads
+from runtime.cpu import BadArgument, get_num_threads, knobs, set_num_threads, toolchain
 from runtime.cpu.graph import HostGraph
 
 
@@ -113,9 +114,20 @@ def test_thread_count_follows_environment_and_affinity() -> None:
     assert count(OMP_NUM_THREADS="1000") == available
 
 
-def test_invalid_thread_count() -> None:
-    with pytest.raises(ValueError, match="at least 1"):
-        set_num_threads(0)
+@pytest.mark.parametrize("count", [0, -1, 1.5, 2.0, "2", None, True, 257, 100_000, 1 << 70])
+def test_invalid_thread_count(threads, count: object) -> None:
+    threads(2)
+    with pytest.raises(BadArgument, match=r"at least 1 and at most 256 \[cpu-bad-argument\]$") as caught:
+        set_num_threads(count)
+    assert f"set_num_threads: count={count!r} " in str(caught.value)
+    assert get_num_threads() == 2
+
+
+def test_the_most_threads_are_those_of_the_pool(threads) -> None:
+    source = (toolchain.NATIVE / "pool.c").read_text()
+    assert f"#define MAX_THREADS {knobs.MOST_THREADS}\n" in source
+    threads(np.int64(knobs.MOST_THREADS))
+    assert get_num_threads() == knobs.MOST_THREADS
 
 
 def test_busy_neighbours_do_not_stall_replay(threads) -> None:
