@@ -8,12 +8,15 @@ from statistics import median
 
 TIMES = 15  # steps kept per bucket and number of drafts: their median is robust against a busy machine
 MEMORY = 0.99  # of the counts of a draft position, per observation: about 100 of them
-JOINED = 16.0  # of them count at most once a request has joined
+JOINED = 8.0  # of them count at most once a request has joined
 SEEN = 4.0  # observations from which on a draft position is judged by itself
 FIRST = (2, 0)  # numbers timed first, and the most there is: the others lie between or beyond them
 TIMED_STEPS = 4  # in a row with a number that no step was timed with
 TRY_STEPS = 2  # in a row with a larger number: one makes the drafts, the next verifies them
 TRY_FIRST, TRY_LAST = 64, 1024  # decode steps between two tries; it doubles until a request joins
+TRY_LATEST = 256  # decode steps after which a number is tried that does not promise anything
+DECIDE_FIRST, DECIDE_LAST = 8, 64  # decode steps between two decisions; it doubles until a request joins. Weighing all
+# numbers takes 20 us, which a short step has not to spare.
 GAIN = 1.02  # by which another number must be better to replace the one in use
 NEAR = 0.85  # of the best speed: where a number that was not timed yet may turn out to be better
 
@@ -34,43 +37,64 @@ class AdaptiveDrafts:
         self._used: dict[int, int] = {}
         self._trial = (0, 0, 0)  # bucket, drafts, steps left
         self._since, self._wait = 0, TRY_FIRST
+        self._settled, self._steady = 0, DECIDE_FIRST  # steps until the next decision, and after it
+        self._untried = 0  # decode steps since the last try
+        self.attentive = (
+            True  # whether the step just chosen should be observed: once all is known, one of eight will do
+        )
 
     def joined(self) -> None:
         """A request begins to decode: its text may be another kind."""
-        self._since = self._wait = TRY_FIRST
+        self._since, self._wait = TRY_FIRST, TRY_FIRST
+        self._settled, self._steady = 0, DECIDE_FIRST
         for seen in self._accepted:
             weight = min(1.0, JOINED / seen[1]) if seen[1] else 1.0
             seen[0], seen[1] = seen[0] * weight, seen[1] * weight
 
     def choose(self, bucket: int) -> int:
         """Drafts to make in the next step of a bucket."""
-        times = self._times.setdefault(bucket, {})
+        if self._settled and bucket in self._used:
+            self._settled = left = self._settled - 1
+            self.attentive = self._steady < DECIDE_LAST or not left & 7
+            return self._used[bucket]
+        self.attentive = True
         of, drafts, left = self._trial
         if left and of == bucket:
             self._trial = (bucket, drafts, left - 1)
             return drafts
+        return self._decide(bucket)
+
+    def _decide(self, bucket: int) -> int:
+        """A number that has to be timed first, the fastest, or now and then another."""
+        times = self._times.get(bucket, {})
         for first in (*FIRST, self.most):
             if min(first, self.most) not in times:
                 return self._try(bucket, min(first, self.most), TIMED_STEPS)
         used = self._used[bucket] = self._fastest(bucket)
-        self._since += 1
+        self._since += self._steady
+        self._untried += self._steady
+        self._settled, self._steady = self._steady - 1, min(2 * self._steady, DECIDE_LAST)
         if self._since > self._wait:
             self._since, self._wait = 0, min(2 * self._wait, TRY_LAST)
             untimed = self._promising(bucket, used)
             if untimed is not None:
                 return self._try(bucket, untimed, TIMED_STEPS)
-            if used < self.most:
+            if used < self.most and (self._near(bucket, used + 1, used) or self._untried > TRY_LATEST):
                 return self._try(bucket, used + 1, TRY_STEPS)
         return used
+
+    def _near(self, bucket: int, drafts: int, used: int) -> bool:
+        """Whether a number may turn out to be faster than the one in use."""
+        return self._speed(bucket, drafts) > NEAR * self._speed(bucket, used)
 
     def _promising(self, bucket: int, used: int) -> int | None:
         """A number without a time of its own that may be faster than the one in use."""
         untimed = [k for k in range(self.most + 1) if k not in self._times[bucket]]
         best = max(untimed, key=lambda k: self._speed(bucket, k), default=used)
-        return best if best != used and self._speed(bucket, best) > NEAR * self._speed(bucket, used) else None
+        return best if best != used and self._near(bucket, best, used) else None
 
     def _try(self, bucket: int, drafts: int, steps: int) -> int:
-        self._trial = (bucket, drafts, steps - 1)
+        self._trial, self._settled, self._untried = (bucket, drafts, steps - 1), 0, 0
         return drafts
 
     def observe(self, bucket: int, drafts: int, seconds: float | None, accepted: Sequence[int]) -> None:

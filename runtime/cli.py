@@ -301,10 +301,12 @@ def bench(
         str | None,
         typer.Option(help="Checkpoint every N tokens, or page; default 0: ends only.", rich_help_panel=CHAT_PANEL),
     ] = None,
-    requests: Annotated[int | None, typer.Option(help="Default 200; of drafts: 3.", rich_help_panel=LOAD_PANEL)] = None,
+    requests: Annotated[int | None, typer.Option(help="Default 200; of drafts: 2.", rich_help_panel=LOAD_PANEL)] = None,
     rounds: Annotated[
         int | None,
-        typer.Option(help="Timed runs per budget, or number of drafts; default 5.", rich_help_panel=LOAD_PANEL),
+        typer.Option(
+            help="Timed runs per budget, default 5, or number of drafts, default 11.", rich_help_panel=LOAD_PANEL
+        ),
     ] = None,
 ) -> None:
     """Measure one scenario.

@@ -226,9 +226,9 @@ class Scheduler:
     def _decode(self, emitted: Emitted) -> None:
         """One step of every decoding slot."""
         started, known = perf_counter_ns(), len(self.executor.graphs)
-        seats, verify = self.seats.decoding, self.drafted
-        if self.adaptive is not None:
-            self.drafts = self.adaptive.choose(self.limits.bucket(len(seats)))
+        seats, verify, adaptive = self.seats.decoding, self.drafted, self.adaptive
+        if adaptive is not None:
+            self.drafts = adaptive.choose(self._bucket(seats))
             verify = self.drafts if self.drafts <= verify else 0  # so that few graphs do: K to K, and 0 to K
         drafts = self.drafts
         rows = verify + (drafts if drafts > 1 else 1)
@@ -249,9 +249,11 @@ class Scheduler:
             self.counters.step_seconds.add((ended - begun) * 1e-9)
             if self._last_end:
                 self.counters.timeline.append((begun - self._last_end, ended - begun))
-        if self.adaptive is not None:
+        if adaptive is not None and adaptive.attentive:
             ordinary = verify == drafts and not twice and len(self.executor.graphs) == known
-            self._observe(seats, verify, (ended - (self._last_end or started)) * 1e-9 if ordinary else None)
+            seconds = (ended - (self._last_end or started)) * 1e-9 if ordinary else None
+            accepted = [views["num_accepted"][seat.slot] - 1 for seat in seats]
+            adaptive.observe(self._graph_key[1], verify, seconds, accepted)
         self._last_end = ended
         self.drafted = drafts
         self.counters.steps += 1
@@ -265,11 +267,13 @@ class Scheduler:
             if verify and not seat.request.finished:
                 self.watch.add(seat.request, verify, count, batch)
 
-    def _observe(self, seats: list[Seat], drafts: int, seconds: float | None) -> None:
-        """Tell what chooses the number of drafts how a step went."""
-        assert self.adaptive is not None
-        accepted = [self.executor.views["num_accepted"][seat.slot] - 1 for seat in seats]
-        self.adaptive.observe(self.limits.bucket(len(seats)), drafts, seconds, accepted)
+    def _bucket(self, seats: list[Seat]) -> int:
+        """Of the step before, if it had as many slots."""
+        return (
+            self._graph_key[1]
+            if self._step_key and len(self._step_key[0]) == len(seats)
+            else self.limits.bucket(len(seats))
+        )
 
     def _replay(self, graph: Graph, slots: list[int]) -> bool:
         """Run a step; True if the canary ran it twice: the graphs may be others now."""

@@ -58,7 +58,8 @@ def spent(adaptive: AdaptiveDrafts, machine: Machine, rates: list[float], tokens
         drafts = adaptive.choose(1)
         verified = drafts if drafts <= drafted else 0
         seconds, accepted = machine.step(rates, verified)
-        adaptive.observe(1, verified, seconds if verified == drafts else None, [accepted])
+        if adaptive.attentive:
+            adaptive.observe(1, verified, seconds if verified == drafts else None, [accepted])
         # drafting costs in the step that makes the drafts
         total += 1e-4 * machine.costs[drafts]
         made += accepted + 1
