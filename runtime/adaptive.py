@@ -39,9 +39,7 @@ class AdaptiveDrafts:
         self._since, self._wait = 0, TRY_FIRST
         self._settled, self._steady = 0, DECIDE_FIRST  # steps until the next decision, and after it
         self._untried = 0  # decode steps since the last try
-        self.attentive = (
-            True  # whether the step just chosen should be observed: once all is known, one of eight will do
-        )
+        self.attentive = True  # whether to observe the step just chosen: once all is known, one of eight will do
 
     def joined(self) -> None:
         """A request begins to decode: its text may be another kind."""

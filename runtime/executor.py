@@ -6,7 +6,7 @@ Everything the host prepares is rewritten completely before a replay, padding in
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from itertools import product
@@ -87,14 +87,15 @@ class Executor:
             graph = self.graphs[key] = record(run, self.package.compiling, self.package.device, self.eager)
         return graph
 
-    def warm_up(self, drafts: Iterable[int]) -> int:
-        """Record the graphs of requests without logprobs, for these numbers of drafts per step, and from none to each.
+    def warm_up(self, drafts: Sequence[int]) -> int:
+        """Record the graphs of requests without logprobs, for these numbers of drafts per step.
 
-        Returns how many there are. No slot may be in use.
+        Of several numbers also the steps from none to each. Returns how many there are. No slot may be in use.
         """
         for bucket, number in product(reversed(self.limits.buckets), drafts):
             self.graph(Phase.STEP, bucket, number, number)
-            self.graph(Phase.STEP, bucket, 0, number)
+            if len(drafts) > 1:
+                self.graph(Phase.STEP, bucket, 0, number)
             self.graph(Phase.BEGIN, bucket, 0, number)
         for rows in reversed(self.limits.prefill_rows):
             self.graph(Phase.PREFILL, rows)

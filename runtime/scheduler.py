@@ -225,9 +225,9 @@ class Scheduler:
 
     def _decode(self, emitted: Emitted) -> None:
         """One step of every decoding slot."""
-        started, known = perf_counter_ns(), len(self.executor.graphs)
         seats, verify, adaptive = self.seats.decoding, self.drafted, self.adaptive
         if adaptive is not None:
+            started, known = perf_counter_ns(), len(self.executor.graphs)
             self.drafts = adaptive.choose(self._bucket(seats))
             verify = self.drafts if self.drafts <= verify else 0  # so that few graphs do: K to K, and 0 to K
         drafts = self.drafts

@@ -76,8 +76,6 @@ def test_direct_launches_are_shared(threads) -> None:
             churn[(64,)](x, 50, B=256)
         mine = time.thread_time() - mine
         share = (time.process_time() - all_threads - mine) / mine
-    if share < 0.1 and os.getloadavg()[0] > len(os.sched_getaffinity(0)):
-        pytest.skip("other processes want all cores, and workers leave them theirs")
     assert share >= 0.1
 
 
