@@ -53,10 +53,11 @@ def test_every_role_takes_exactly_what_the_table_says(subject):
 def test_what_does_not_fit_is_refused_with_both_numbers_before_allocation(subject, monkeypatch):
     _, package, weights = subject
     with Engine(package, weights) as engine:
-        needed = sum(engine.stats().memory.values())
-    monkeypatch.setattr("runtime.memory.available_bytes", lambda device: needed + HOST_POOL // 2)
+        memory = engine.stats().memory
+    needed, pool = sum(memory.values()), 2 * max(HOST_POOL, *memory.values())  # the largest entry of all
+    monkeypatch.setattr("runtime.memory.available_bytes", lambda device: needed + pool // 2)
     monkeypatch.setattr("runtime.buffers._allocate", lambda *_: pytest.fail("allocated"))
     with pytest.raises(DoesNotFit) as caught:
-        Engine(package, weights, host_pool=HOST_POOL)
-    assert f"{(needed + HOST_POOL // 2) / 2**20:.1f} MiB are available" in str(caught.value)
+        Engine(package, weights, host_pool=pool)
+    assert f"{(needed + pool // 2) / 2**20:.1f} MiB are available" in str(caught.value)
     assert "host_pool" in str(caught.value)
