@@ -60,7 +60,7 @@ class Placement:
         ops = list(function.walk())
         self.panels = find_panels([op for op in ops if op.name == "tt.dot"], self.strides, self.effects)
         self.addresses = set() if keep_loads else address_values(ops)
-        self.prefetch = {} if keep_loads else find_streams(ops, self.strides)
+        self.prefetch = {} if keep_loads else find_streams(ops, self.strides, self.inductions)
         self.place = self._initial_places(ops)
         self.updates = find_updates(function, self.is_elementwise)
         self.anchors = {anchor for induction in self.inductions.values() for anchor in induction.anchors}
