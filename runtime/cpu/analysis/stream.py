@@ -5,7 +5,7 @@ The processor's own prefetching stops at page borders and follows few rows at on
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ..ttir.ir import BITS, Op, Value
@@ -32,11 +32,15 @@ class Ahead:
     per_row: int = 0
 
 
-def find_streams(ops: list[Op], strides: Strides, inductions: Mapping[Value, Induction]) -> dict[Op, Ahead]:
-    """Maps a load that should fetch ahead to the distance."""
+def find_streams(
+    ops: list[Op], strides: Strides, inductions: Mapping[Value, Induction], row_loops: Collection[Op] = ()
+) -> dict[Op, Ahead]:
+    """Maps a load that should fetch ahead to the distance. `row_loops` take one row after another (row_loops.py)."""
     found = {
-        op: _ahead(op, strides, inductions) for op in ops if op.name == "tt.load" and op.result.type.is_tensor
-    }
+        op: Ahead(LONG_AHEAD) if op.block.parent in row_loops and len(op.result.type.dims) == 2
+        else _ahead(op, strides, inductions)
+        for op in ops if op.name == "tt.load" and op.result.type.is_tensor
+    }  # fmt: skip
     return {op: ahead for op, ahead in found.items() if ahead is not None}
 
 
