@@ -22,7 +22,13 @@ SOURCE = r"""
 #include <stdint.h>
 #include <time.h>
 typedef uint64_t lanes __attribute__((vector_size(64), aligned(64)));
-typedef struct { const lanes *data; int64_t count; uint64_t sum; double ended; atomic_int *ready; double *started; } part;
+typedef struct {
+  const lanes *data;
+  int64_t count;
+  uint64_t sum;
+  double ended, *started;
+  atomic_int *ready;
+} part;
 
 static double now(void) {
   struct timespec t;
@@ -52,7 +58,7 @@ static void *read_part(void *argument) {
 double read_twofold(const lanes *data, int64_t count, uint64_t *sum) {
   atomic_int ready = 0;
   double started = 0;
-  part halves[2] = {{data, count / 2, 0, 0, &ready, &started}, {data + count / 2, count / 2, 0, 0, &ready, &started}};
+  part halves[2] = {{data, count / 2, 0, 0, &started, &ready}, {data + count / 2, count / 2, 0, 0, &started, &ready}};
   cpu_set_t allowed, mine, other;
   int here = sched_getcpu();
   if (here < 0 || sched_getaffinity(0, sizeof allowed, &allowed)) return -1;

@@ -1,8 +1,8 @@
-"""Loops that walk along the rows of a matrix, piece by piece for several rows at once, and may take one row after another.
+"""Loops that walk along the rows of a matrix, piece by piece for several rows at once, and may take row after row.
 
-`acc += w * x` over pieces of 8 rows reads memory in 8 places at once and carries 8 rows of `acc` through every round. Row
-by row memory is read in ascending order and one row of `acc` is carried. Every element sees the same operations in the
-same order, so the bits are the same.
+`acc += w * x` over pieces of 8 rows reads memory in 8 places at once and carries 8 rows of `acc` through every round.
+Row by row memory is read in ascending order and one row of `acc` is carried. Every element sees the same operations in
+the same order, so the bits are the same.
 """
 
 from __future__ import annotations
@@ -16,7 +16,16 @@ from .induction import Induction
 
 #: Operations that evaluate element (row, column) from row `row` of their operands, besides elementwise ones.
 _KEEPS_ROWS = words("arith.constant tt.make_range tt.splat tt.broadcast tt.expand_dims tt.load")
-_ELEMENTWISE = ("arith.", "math.", "tt.addptr", "tt.bitcast", "tt.int_to_ptr", "tt.ptr_to_int", "tt.fp_to_fp", "tt.precise_")
+_ELEMENTWISE = (
+    "arith.",
+    "math.",
+    "tt.addptr",
+    "tt.bitcast",
+    "tt.int_to_ptr",
+    "tt.ptr_to_int",
+    "tt.fp_to_fp",
+    "tt.precise_",
+)
 
 
 def find_row_loops(ops: list[Op], strides: Strides, inductions: Mapping[Value, Induction]) -> set[Op]:

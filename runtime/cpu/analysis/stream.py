@@ -36,11 +36,11 @@ def find_streams(
     ops: list[Op], strides: Strides, inductions: Mapping[Value, Induction], row_loops: Collection[Op] = ()
 ) -> dict[Op, Ahead]:
     """Maps a load that should fetch ahead to the distance. `row_loops` take one row after another (row_loops.py)."""
-    found = {
-        op: Ahead(LONG_AHEAD) if op.block.parent in row_loops and len(op.result.type.dims) == 2
-        else _ahead(op, strides, inductions)
-        for op in ops if op.name == "tt.load" and op.result.type.is_tensor
-    }  # fmt: skip
+    found = {}
+    for op in ops:
+        if op.name == "tt.load" and op.result.type.is_tensor:
+            by_rows = op.block.parent in row_loops and len(op.result.type.dims) == 2
+            found[op] = Ahead(LONG_AHEAD) if by_rows else _ahead(op, strides, inductions)
     return {op: ahead for op, ahead in found.items() if ahead is not None}
 
 
@@ -67,8 +67,8 @@ def _next_block(load: Op, strides: Strides, inductions: Mapping[Value, Induction
     if not count:
         return None
     row = count * width
-    adjacent = strides.of(pointers, 0) == row or height == 1
-    if not adjacent or Growth(inductions, loop).of(pointers) != width or Growth(inductions).of(pointers) != height * row:
+    steps = strides.of(pointers, 0), Growth(inductions, loop).of(pointers), Growth(inductions).of(pointers)
+    if height == 1 or steps != (row, width, height * row):
         return None
     return Ahead(height * row * size, loop, width * (height - 1) * size, (width - row) * size)
 

@@ -1,4 +1,4 @@
-"""Loops over pieces of rows run row after row (analysis/row_loops.py) with the same bits; what streams fetches ahead."""
+"""Loops over pieces of rows run row after row (analysis/row_loops.py), same bits; what streams fetches ahead."""
 
 from __future__ import annotations
 
