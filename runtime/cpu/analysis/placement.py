@@ -16,6 +16,7 @@ from .induction import find_inductions, is_index_arithmetic
 from .liveness import accumulates_in_place, dies_at, find_updates, inherited
 from .masks import Corners
 from .panel import find_panels
+from .row_loops import find_row_loops
 from .stream import find_streams
 from .tails import Tails
 
@@ -60,10 +61,20 @@ class Placement:
         ops = list(function.walk())
         self.panels = find_panels([op for op in ops if op.name == "tt.dot"], self.strides, self.effects)
         self.addresses = set() if keep_loads else address_values(ops)
-        self.prefetch = {} if keep_loads else find_streams(ops, self.strides)
-        self.place = self._initial_places(ops)
-        self.updates = find_updates(function, self.is_elementwise)
+        #: Loops over pieces of rows that take one row after another.
+        self.row_loops = set() if keep_loads else find_row_loops(ops, self.strides, self.inductions)
         self.anchors = {anchor for induction in self.inductions.values() for anchor in induction.anchors}
+        self._place(ops)
+        while stores := {loop for loop in self.row_loops if self._stores(loop)}:
+            self.row_loops -= stores
+            self._place(ops)
+        self.prefetch = {} if keep_loads else find_streams(ops, self.strides, self.inductions, self.row_loops)
+        self.tails = Tails(self)
+
+    def _place(self, ops: list[Op]) -> None:
+        """Decide about every value."""
+        self.place = self._initial_places(ops)
+        self.updates = find_updates(self.function, self.is_elementwise)
         self.stored: set[Value] = set(self.anchors)
         #: Updates that the one reduction reading them performs in its own loop nest.
         self.fused_updates: dict[Value, Op] = {}
@@ -73,7 +84,10 @@ class Placement:
             for result in op.results:
                 if self.place[result] is Place.INLINE:
                     self._decide(op, result)
-        self.tails = Tails(self)
+
+    def _stores(self, loop: Op) -> bool:
+        """Is a tensor stored in the body of a loop, other than those it carries?"""
+        return any(result in self.stored for op in loop.regions[0].ops for result in op.results)
 
     def _initial_places(self, ops: list[Op]) -> dict[Value, Place]:
         place: dict[Value, Place] = {}
@@ -211,6 +225,8 @@ class Placement:
         for user, _ in value.uses:
             if user.name != "tt.broadcast":
                 continue
+            if cost == LOAD and user.block.parent in self.row_loops:
+                continue  # a row at a time: read again from the cache
             source, target = value.type.dims, user.result.type.dims
             repeated = [d for d, size in enumerate(source) if size == 1 and target[d] > 1]
             outer = any(size > 1 for d in repeated for size in source[d + 1 :])

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from ..analysis.affine import constant_int
 from ..analysis.placement import SHAPE_OPS, Place
+from ..analysis.row_loops import shape_of_rows
 from ..ttir.ir import Block, Op, Value
 from .ctypes import c_type, c_unsigned, literal
 from .emitter import Emitter, emits
-from .nest import Index, Nest, flat
+from .nest import At, Index, Loop, Nest, flat
 
 
 @emits("tt.return")
@@ -29,9 +30,33 @@ def for_loop(e: Emitter, op: Op) -> None:
         ctype = c_unsigned(induction.type.elem)
     if any(o.name == "tt.load" and len(o.operands) > 1 and not o.result.type.is_tensor for o in body.ops):
         e.write("#pragma GCC unroll 1")  # see Loop.head
-    with e.scope(f"for ({ctype} {i} = {low}; {i} < {high}; {i} += {step})"):
+    head = f"for ({ctype} {i} = {low}; {i} < {high}; {i} += {step})"
+    if op in e.placement.row_loops:
+        _by_rows(e, op, head)
+        return
+    with e.scope(head):
         e.block(body, skip_terminator=True)
         parallel_assign(e, carried, body.terminator.operands)
+
+
+def _by_rows(e: Emitter, op: Op, head: str) -> None:
+    """A loop over pieces of rows, all of it for one row after another (analysis/row_loops.py)."""
+    body, (rows, width) = op.regions[0], shape_of_rows(op, e.placement.inductions)
+    row, column = e.fresh("row"), e.fresh("i")
+    pairs = list(zip(body.args[1:], body.terminator.operands, strict=True))
+    grown = [arg for arg, _ in pairs if e.place[arg] is Place.INDUCTION]
+    matrices = [(arg, value) for arg, value in pairs if e.place[arg] is Place.ARRAY and _moves(e, arg, value)]
+
+    def text(nest: Nest) -> list[str]:
+        _assign_together(e, nest, (At(row, 0), At(column, 1)), matrices)
+        return nest.loops([Loop(column, width)])
+
+    with e.scope(f"for (int {row} = 0; {row} < {rows}; {row}++)"):
+        e.write(*(f"{e.names[arg]} = 0;" for arg in grown))
+        with e.scope(head):
+            e.block(body, skip_terminator=True)
+            e.versioned(1, text)
+            e.write(*(f"{e.names[arg]} += {_step(e, arg)};" for arg in grown))
 
 
 def _enter(e: Emitter, op: Op, arg: Value, result: Value, initial: Value) -> None:
@@ -198,11 +223,12 @@ def _collect_reads(
 
 
 def _fused_nest(e: Emitter, shape: tuple[int, ...], pairs: Pairs) -> None:
-    def build(nest: Nest, index: Index) -> None:
-        depth = len(shape)
-        elements = [nest.temporary(depth, c_type(t.type.elem), nest.at(v, index).code) for t, v in pairs]
-        position = flat(shape, index)
-        for (target, _), element in zip(pairs, elements, strict=True):
-            nest.levels[depth].append(f"{e.names[target]}[{position}] = {element.code};")
+    e.loop_nest(shape, lambda nest, index: _assign_together(e, nest, index, pairs))
 
-    e.loop_nest(shape, build)
+
+def _assign_together(e: Emitter, nest: Nest, index: Index, pairs: Pairs) -> None:
+    """One element of every target, after the elements of all values have been evaluated."""
+    depth = len(nest.levels) - 1
+    elements = [nest.temporary(depth, c_type(t.type.elem), nest.at(v, index).code) for t, v in pairs]
+    for (target, _), element in zip(pairs, elements, strict=True):
+        nest.levels[depth].append(f"{e.names[target]}[{flat(target.type.dims, index)}] = {element.code};")

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..analysis.affine import uniform
+from ..analysis.affine import constant_int, uniform
 from ..analysis.placement import Place
-from ..analysis.stream import LONG_ROW
+from ..analysis.stream import LONG_ROW, Ahead
 from ..ttir.ir import Op, Value
 from .ctypes import c_type, literal, size_of
 from .elementwise import expression
@@ -316,8 +316,8 @@ def _load(nest: Nest, op: Op, value: Value, index: Index) -> At:
     return nest.temporary(level, elem, code, value)
 
 
-def _prefetch(nest: Nest, op: Op, index: Index, ahead: int) -> None:
-    """Fetch `ahead` bytes beyond what is read next: a row, or a chunk of one if the nest runs over chunks."""
+def _prefetch(nest: Nest, op: Op, index: Index, ahead: Ahead) -> None:
+    """Fetch ahead of what is read next: of a row, or of a chunk of one if the nest runs over chunks."""
     level = deepest(index)
     inner = [d for d, at in enumerate(index) if at.level == level]
     last = len(index) - 1
@@ -333,13 +333,21 @@ def _prefetch(nest: Nest, op: Op, index: Index, ahead: int) -> None:
         return
     byte, address = nest.emitter.fresh("byte"), Nest(nest.emitter, 0)
     code = address.at(op.operands[0], tuple(At(at.code, 0) for at in (*index[:last], start))).code
-    fetch = f"__builtin_prefetch((const char *)({code}) + {byte}, 0, 3);"
+    distance = "" if ahead.loop is None else f" + ({_varying(nest, ahead.loop, ahead, index[0])})"
+    fetch = f"__builtin_prefetch((const char *)({code}){distance} + {byte}, 0, 3);"
     lines += [
         "{",
         *address.levels[0],
-        f"for (int {byte} = {ahead}; {byte} < {ahead + length}; {byte} += 64) {fetch}",
+        f"for (int {byte} = {ahead.bytes}; {byte} < {ahead.bytes + length}; {byte} += 64) {fetch}",
         "}",
     ]
+
+
+def _varying(nest: Nest, loop: Op, ahead: Ahead, row: At) -> str:
+    """The part of a distance that depends on the round of a loop, whose bounds are known, and on the row."""
+    low, step = constant_int(loop.operands[0]), constant_int(loop.operands[2])
+    counter = nest.emitter.names[loop.regions[0].args[0]]
+    return f"((int64_t){counter} - {low}) / {step} * {ahead.per_round} + (int64_t){row.code} * {ahead.per_row}"
 
 
 RULES: dict[str, Rule] = {

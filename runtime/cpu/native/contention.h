@@ -15,6 +15,7 @@
 
 #define CP_OFFER_MICROSECONDS 1000 /* a busy worker offers its core this often: before its slice ends */
 #define CP_WANTED_NS 300000        /* a yield that took longer let somebody else run */
+#define CP_AGAIN_WANTED_NS 1000000 /* after this time it is asked again: what is over by then was no neighbour */
 #define CP_GAP_NS 1000000          /* the caller looks whether it was kept waiting after a gap of this length */
 #define CP_FIRST_REST_NS 50000000  /* how long a worker rests; doubled as long as its core stays wanted */
 #define CP_LAST_REST_NS 200000000
@@ -32,6 +33,14 @@ static bool cp_offer_core(void) {
   int64_t start = now_ns();
   sched_yield();
   return now_ns() - start > CP_WANTED_NS;
+}
+
+/* Is a core that was wanted just now still wanted? A kernel thread or a process that ran for a moment is gone by then; to
+ * rest for it would leave the caller alone for a hundred times as long as it took. The caller of this holds nothing. */
+static bool cp_still_wanted(void) {
+  struct timespec t = {0, CP_AGAIN_WANTED_NS};
+  nanosleep(&t, NULL);
+  return cp_offer_core();
 }
 
 typedef struct {

@@ -13,7 +13,7 @@
  *
  * A busy neighbour takes a core for milliseconds at a time, and a thread that loses its core while it holds a chunk delays
  * the launch by as much. So a worker never gets that far: it offers its core now and then while it holds nothing, and
- * rests if somebody took it (contention.h). The caller moves to another core after it has been kept waiting once, and
+ * rests if somebody took it twice in a row (contention.h). The caller moves to another core after it has been kept waiting once, and
  * workers are kept off the core of the caller.
  *
  * Sharing a launch costs a few hundred nanoseconds, so the pool learns per recorded launch whether that pays: the thread
@@ -43,7 +43,8 @@
 
 #define MAX_THREADS 256
 #define RING 4
-#define CHUNKS_PER_RANGE 8
+#define LARGEST_CHUNKS 8   /* of a range; */
+#define SMALLEST_CHUNKS 64 /* towards its end a chunk is half of what is left, so that threads end together */
 #define STEAL_PATIENCE 16 /* relaxations before taking from another thread's range */
 /* A way is tried in several replays in a row, so that workers are awake. */
 #define ALONE_TRIALS 2
@@ -197,6 +198,14 @@ static uint32_t range_start(uint32_t count, uint32_t threads, uint32_t index) {
   return (uint32_t)(((uint64_t)count * index + threads - 1) / threads);
 }
 
+/* Programs to claim of a range of `size` of which `left` are not claimed yet. */
+static uint32_t chunk_of(uint32_t size, uint32_t left) {
+  uint32_t largest = size / LARGEST_CHUNKS, smallest = size / SMALLEST_CHUNKS, chunk = left / 2;
+  chunk = chunk > largest ? largest : chunk;
+  chunk = chunk < smallest ? smallest : chunk;
+  return chunk == 0 ? 1 : chunk > left ? left : chunk;
+}
+
 /* Claim a chunk of range `index`. Returns the number of programs, 0 when the range is empty or the launch is over. */
 static uint32_t claim_chunk(const launch_copy *l, uint32_t index, uint32_t *begin) {
   uint32_t low = range_start(l->count, l->threads, index), high = range_start(l->count, l->threads, index + 1);
@@ -205,8 +214,7 @@ static uint32_t claim_chunk(const launch_copy *l, uint32_t index, uint32_t *begi
     int32_t age = (int32_t)((uint32_t)(word >> 32) - l->generation);
     uint32_t next = age < 0 ? low : (uint32_t)word;
     if (age > 0 || next >= high) return 0;
-    uint32_t chunk = (high - low) / CHUNKS_PER_RANGE;
-    chunk = chunk == 0 ? 1 : chunk > high - next ? high - next : chunk;
+    uint32_t chunk = chunk_of(high - low, high - next);
     uint64_t taken = (uint64_t)l->generation << 32 | (next + chunk);
     if (atomic_compare_exchange_weak_explicit(&claims[index].word, &word, taken, memory_order_acq_rel, memory_order_relaxed)) {
       *begin = next;
@@ -310,7 +318,7 @@ static void *worker(void *argument) {
     }
     if (wanted && !atomic_load_explicit(&crowded, memory_order_relaxed)) {
       atomic_fetch_add(&resting, 1);
-      cp_rest_until_unwanted(&rest);
+      if (cp_still_wanted()) cp_rest_until_unwanted(&rest);
       atomic_fetch_sub(&resting, 1);
       offered = ticks_now();
       seen = latest_generation();

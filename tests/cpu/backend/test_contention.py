@@ -25,6 +25,7 @@ needs_two = pytest.mark.skipif(len(CORES) < 2, reason="needs two processors")
 SOURCE = """
 #include "contention.h"
 int offer(void) { return cp_offer_core(); }
+int still_wanted(void) { return cp_still_wanted(); }
 int kept_waiting(void) { return cp_kept_waiting(); }
 void change_core(void) { cp_change_core(); }
 int here(void) { return sched_getcpu(); }
@@ -128,6 +129,32 @@ def test_an_offer_finds_out_that_a_core_is_wanted() -> None:
         print(sum(lib.offer() for _ in range(20)) > 0)
     """
     assert beside_burner(code) == "True"
+
+
+@needs_two
+def test_a_neighbour_that_stays_is_found_again() -> None:
+    code = f"""
+        os.sched_setaffinity(0, {{{CORES[0]}}})
+        print(sum(lib.still_wanted() for _ in range(20)) > 0)
+    """
+    assert beside_burner(code) == "True"
+
+
+@needs_two
+def test_what_ran_for_a_moment_is_not_found_again() -> None:
+    """A neighbour that has ended by the time it is asked again, over and over: no rest may follow."""
+    code = f"""
+        import os, subprocess, sys
+        from test_contention import native
+        lib, found = native(), []
+        os.sched_setaffinity(0, {{{CORES[0]}}})
+        for _ in range(10):
+            subprocess.run(["true"], check=True)
+            lib.offer()
+            found.append(lib.still_wanted())
+        print(sum(found) < len(found))
+    """
+    assert alone(code) == "True"
 
 
 @needs_two

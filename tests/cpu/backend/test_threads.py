@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from runtime.cpu import BadArgument, get_num_threads, knobs, set_num_threads, toolchain
+from runtime.cpu import BadArgument, get_num_threads, knobs, pool, set_num_threads, toolchain
 from runtime.cpu.graph import HostGraph
 
 
@@ -59,6 +60,23 @@ def test_every_program_runs_once(threads, programs: int) -> None:
     for _ in range(20):
         graph.replay()
     assert torch.equal(visits, torch.full_like(visits, 1000))
+
+
+def test_chunks_get_smaller_towards_the_end_of_a_range() -> None:
+    """Threads end together: the last chunk is a small part of its range. Early chunks are large: few are claimed."""
+    source = '#include "pool.c"\nunsigned chunk(unsigned size, unsigned left) { return chunk_of(size, left); }'
+    flags = [*toolchain.LIBRARY_FLAGS, "-I", str(toolchain.NATIVE)]
+    chunk: ctypes._NamedFuncPointer = pool.load_object("chunks", toolchain._build(source, "chunks", flags, [])).chunk
+    for size in [*range(1, 300), 1000, 4096, 65537]:
+        left, chunks = size, []
+        while left:
+            chunks.append(chunk(size, left))
+            assert 1 <= chunks[-1] <= left
+            left -= chunks[-1]
+        assert chunks == sorted(chunks, reverse=True)
+        assert chunks[-1] <= max(1, size // 64)
+        assert max(chunks) <= max(1, size // 8)
+        assert len(chunks) <= 24
 
 
 def test_an_empty_grid_runs_nothing(threads) -> None:
