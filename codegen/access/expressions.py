@@ -91,6 +91,8 @@ class Expressions(ABC):
             return Value(self.keys.of("attribute", ast.unparse(node)), constant=True)
         if isinstance(node, ast.IfExp):
             condition = self.value(node.test, env)
+            if condition.range in (Range(0, 0), Range(1, 1)):
+                return self.value(node.body if condition.range == Range(1, 1) else node.orelse, env)
             sides = [self.value(side, env) for side in (node.body, node.orelse)]
             return join(self.keys.of("either", condition.key, *(side.key for side in sides)), *sides)
         if isinstance(node, ast.Call):
@@ -197,6 +199,8 @@ class Expressions(ABC):
             return self.program(name, values[0], node)
         if name == "arange":
             return functions.arange(key, *(self.integer(value, node) for value in values[:2]))
+        if name == "next_power_of_2":
+            return functions.next_power_of_2(key, values[0], self.integer(values[0], node))
         if name == "where":
             return join(key, *values[1:3])
         if name in ("minimum", "maximum"):

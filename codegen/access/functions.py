@@ -37,6 +37,12 @@ def arange(key: int, first: Range, last: Range) -> Value:
     return Value(key, Range(first.low, last.high - 1))
 
 
+def next_power_of_2(key: int, value: Value, of: Range) -> Value:
+    """`triton.next_power_of_2` of a constant."""
+    low, high = (1 << max(0, end - 1).bit_length() for end in (of.low, of.high))
+    return replace(value, key=key, range=Range(low, high))
+
+
 def filled(keys: Keys, key: int, name: str, node: ast.Call, given: Sequence[object]) -> Value:
     """`tl.zeros` and `tl.full`; the dtype is their last argument."""
     bits = int_bits(ast.unparse(node.args[-1]))

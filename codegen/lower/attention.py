@@ -19,7 +19,7 @@ def _tables(b: Builder, mixer: AttentionSpec) -> tuple[str, str]:
 
 
 def _slot_tiles(b: Builder) -> tuple[int, ...]:
-    """The same for all attention layers, as a section has one tile: those of the most queries per kv head."""
+    """The same for all attention layers, as a section has one tile: those of the most query heads per kv head."""
     mixers = [layer.mixer for layer in b.spec.layers.values() if isinstance(layer.mixer, AttentionSpec)]
     return b.target.slot_tiles(max(mixer.num_heads // mixer.num_kv_heads for mixer in mixers))
 
@@ -59,7 +59,7 @@ def lower(b: Builder, prefix: str, mixer: AttentionSpec, stream: str, layer: str
         f"attention_{heads}x{kv_heads}x{dim}",
         slot_tiles,
         SCALE=dim**-0.5,
-        BLOCK_G=b.target.query_block(heads // kv_heads, slot_tiles),
+        MIN_DOT=b.target.min_dot,
         **sizes,
     )
     return [

@@ -33,7 +33,7 @@ class MatmulTile:
 class Target:
     """Tile choices of one target. row_blocks: programs that share the rows of a matmul; 1: each goes through all.
 
-    dot_queries: queries of an attention program; more would take no less time each. min_dot: smallest size of a dot.
+    dot_queries: queries of an attention program at most; more would take no less time each. min_dot: smallest size of a dot.
     """
 
     name: str
@@ -58,15 +58,12 @@ class Target:
     def slot_tiles(self, queries_per_kv: int) -> tuple[int, ...]:
         """Rows of a slot that an attention program may take, each with the query heads of a kv head.
 
-        One size where no dot may be smaller: a layout of the dot, so an order of its sums, for every number of rows.
+        As many as fit into dots of a power of two of queries. One size where no dot may be smaller: a layout of the dot,
+        so an order of its sums, for every number of rows.
         """
-        group = next_power_of_two(queries_per_kv)
-        most = max(1, self.dot_queries // group)
-        return tuple(rows for rows in powers_up_to(most) if rows == most or rows * group >= self.min_dot)
-
-    def query_block(self, queries_per_kv: int, slot_tiles: tuple[int, ...]) -> int:
-        """Queries of a row in the attention dot: the query heads that share a kv head, padded."""
-        return max(next_power_of_two(queries_per_kv), self.min_dot // slot_tiles[0])
+        least = next_power_of_two(queries_per_kv)
+        dots = powers_up_to(max(least, self.dot_queries))
+        return tuple(sorted({dot // queries_per_kv for dot in dots if dot >= max(least, self.min_dot)}))
 
     def check_dot(self, field: str, value: int) -> None:
         """Refuse a dimension below the smallest one `tl.dot` takes on this target."""
@@ -83,7 +80,7 @@ def resolve_target(name: str) -> Target:
             block_ks=(512, 256, 128, 64, 32),
             row_tiles=(1, 2, 4, 8),
             row_blocks=1,
-            dot_queries=8,
+            dot_queries=32,
             min_dot=1,
             conv_block=64,
             num_warps=1,

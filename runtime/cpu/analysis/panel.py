@@ -5,7 +5,7 @@ A bf16 operand b[K, N] written as
     b = tl.reshape(tl.permute(pairs, (0, 2, 1)), (K, N))        # pairs: [K/2, N, 2]
 
 is, element for element, the panel layout of `native/dot_bf16.h`. If `pairs` is an unmasked load whose (N, 2) block is
-contiguous (or the reshape of a contiguous 1-D load) the kernel reads it where it is.
+contiguous (or the reshape of such a load) the kernel reads it where it is.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Panel:
 
 
 def match_panel(operand: Value) -> Value | None:
-    """The [K/2, N, 2] (or flat [K*N]) tensor that lies in panel order, if `operand` is a permuted view of one."""
+    """The [K/2, N, 2] tensor that lies in panel order, or what that is a reshape of, if `operand` is a view of one."""
     if operand.defining != "tt.reshape" or operand.op.operands[0].defining != "tt.trans":
         return None
     transposed = operand.op.operands[0]
@@ -36,8 +36,7 @@ def match_panel(operand: Value) -> Value | None:
     depth, width = operand.type.dims if len(operand.type.dims) == 2 else (0, 0)
     if transposed.op.attrs["order"] != [0, 2, 1] or pairs.type.dims != (depth // 2, width, 2):
         return None
-    source = pairs.op.operands[0] if pairs.defining == "tt.reshape" else None
-    return source if source is not None and len(source.type.dims) == 1 else pairs
+    return pairs.op.operands[0] if pairs.defining == "tt.reshape" else pairs
 
 
 def find_panels(dots: list[Op], strides: Strides, effects: Effects) -> dict[Op, Panel]:
@@ -62,6 +61,7 @@ def _row_stride(pairs: Value, width: int, strides: Strides) -> int | str | None:
     steps = [strides.of(pointers, d) for d in range(len(pointers.type.dims))]
     if len(steps) == 1:
         return 2 * width if steps == [1] else None
-    if steps[1:] != [2, 1]:
+    rows_of_pairs = pairs.type.dims[1:] in ((width, 2), (2 * width,)) and steps[1:] in ([2, 1], [1])
+    if not rows_of_pairs:
         return None
     return steps[0] if steps[0] == RUNTIME or isinstance(steps[0], int) else None

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from codegen.lower import lower
-from codegen.lower.targets import resolve_target
+from codegen.lower.targets import next_power_of_two, resolve_target
 from codegen.plan import Kernel
 from codegen.render import render_kernel
 from tests.cpu.engine.attention_oracle import attention_by_row
@@ -18,7 +18,7 @@ from tests.cpu.engine.toys import toy_spec
 
 SLOTS, PAGES_PER_SLOT = 3, 6
 UNTOUCHED = 7.0
-TILES = (1, 2, 4, 8, 16)
+TILES = (1, 2, 4, 5, 8, 10, 16)
 #: (heads, kv heads, head dim, page)
 SHAPES = [(4, 2, 16, 8), (3, 1, 24, 16), (2, 2, 32, 32), (8, 1, 8, 16)]
 
@@ -71,13 +71,15 @@ class Case:
             "PAGE": page,
             "PAGES_PER_SLOT": PAGES_PER_SLOT,
             "SCALE": dim**-0.5,
-            "BLOCK_G": 1 << (heads // kv_heads - 1).bit_length(),
+            "MIN_DOT": 1,
         }
 
     def by_row(self) -> torch.Tensor:
         context = self._context()
         tensors = {name: tensor for name, tensor in self.tensors.items() if name not in ("row_first", "row_count")}
-        attention_by_row[(len(context), self.shape[1])](**tensors, context=context, **self.constants)
+        constants = {name: value for name, value in self.constants.items() if name != "MIN_DOT"}
+        group = 1 << (self.constants["QUERIES_PER_KV"] - 1).bit_length()
+        attention_by_row[(len(context), self.shape[1])](**tensors, context=context, **constants, BLOCK_G=group)
         return context
 
     def by_tile(self, kernel, tile: int) -> torch.Tensor:
@@ -165,6 +167,7 @@ def test_the_slot_tiles_of_targets(queries: int) -> None:
     """A CPU has a tile for every number of rows; a GPU one, so that all its dots have one layout."""
     cpu, gpu = (resolve_target(name).slot_tiles(queries) for name in ("cpu", "cuda:90"))
     assert cpu[0] == 1
-    assert cpu[-1] * queries <= max(8, queries)
+    assert cpu[-1] * queries <= max(32, queries)
+    assert len({next_power_of_two(rows * queries) for rows in cpu}) == len(cpu)  # no two in one dot
     assert len(gpu) == 1
-    assert 16 <= gpu[0] * resolve_target("cuda:90").query_block(queries, gpu) <= max(16, 2 * queries)
+    assert gpu[0] * queries <= max(16, queries) and next_power_of_two(gpu[0] * queries) >= 16
