@@ -7,8 +7,8 @@
 /* What an f32 of 2^25 and more is multiplied by, to leave a number that differs from it by a multiple of 2 pi:
  * x = m 2^k, with a whole number m below 2^24, goes to m (2^k mod 2 pi). Entry k - 1 is 2^-k (2^k mod 2 pi), between
  * -2^-k pi and 2^-k pi, as a sum of two: the first has few enough bits for its product with x to be exact. Entry 0 leaves
- * smaller x as they are, the last one makes NaN of infinities. test_trigonometric.py computes them again. Two arrays,
- * because a gather of f64 takes distances of 8 bytes. */
+ * smaller x as they are, the last one makes NaN of infinities. test_trigonometric.py computes them again. Two arrays
+ * and an index of 64 bits: that is how gcc makes vectors of the loads. */
 #define CP_TURNED_EXPONENT 151 /* biased: below 2^25 */
 static const double cp_turned_high[105] = {
   0x1.0000000000000p+0, -0x1.243f6a8000000p-1, 0x1.b7812b0000000p-3, -0x1.6cbe3fa000000p-3, 0x1.2b0bad8000000p-6,
@@ -66,7 +66,7 @@ static const double cp_turned_low[105] = {
 CP_INLINE double cp_reduce_turns_f32(float x, int32_t *quarters) {
   const double magic = 6755399441055744.0; /* 1.5 * 2^52: adding and subtracting it rounds to whole numbers */
   int32_t exponent = (int32_t)(cp_f32_bits(x) >> 23 & 255);
-  int32_t entry = exponent > CP_TURNED_EXPONENT ? exponent - CP_TURNED_EXPONENT : 0;
+  int64_t entry = exponent > CP_TURNED_EXPONENT ? exponent - CP_TURNED_EXPONENT : 0;
   double high = (double)x * cp_turned_high[entry], low = (double)x * cp_turned_low[entry];
   double n = __builtin_fma(high + low, 0x1.45f306dc9c883p-1, magic);
   *quarters = (int32_t)cp_f64_bits(n);
