@@ -1,9 +1,10 @@
 /* Elementary functions in f32, branch-free, built from single operations and explicit fused multiply-adds only:
  * compiled with -ffp-contract=off they give the same bits in vector and in scalar code. Errors in ulp, measured over
- * the whole range by tests/cpu/backend/test_math.py: exp, exp2 < 1; log, log2 < 1.5; tanh < 2.
- * f64 variants and sin, cos, erf come from libm. */
+ * the whole range by tests/cpu/backend/test_math.py: exp, exp2 < 1; log, log2 < 1.5; tanh < 2;
+ * erf < 1. f64 variants come from libm; sin and cos are in trigonometric.h. */
 #pragma once
 #include "scalar.h"
+#include "trigonometric.h"
 
 #define cp_fma_f32 __builtin_fmaf
 #define cp_fma_f64 __builtin_fma
@@ -100,10 +101,26 @@ CP_INLINE float cp_tanh_f32(float x) {
   return a < 0.625f ? near_zero : (x != x ? x : far);
 }
 
+/* N. Juffa's approximation: a polynomial near zero, else 1 - exp(polynomial). Beyond 4 the result is 1. */
+CP_INLINE float cp_erf_f32(float x) {
+  float a = fabsf(x), t = a > 4.0f ? 4.0f : a, z = t * t;
+  float far = cp_fma_f32(-1.72948930e-5f, t, 3.83208680e-4f);
+  far = cp_fma_f32(far, z, cp_fma_f32(-3.88393435e-3f, t, 2.42545605e-2f));
+  far = cp_fma_f32(far, t, -1.06777847e-1f);
+  far = cp_fma_f32(far, t, -6.34846687e-1f);
+  far = cp_fma_f32(far, t, -1.28717512e-1f);
+  far = 1.0f - cp_exp_f32(cp_fma_f32(far, t, -t));
+  float p = -5.96761703e-4f;
+  p = cp_fma_f32(p, z, 4.99119423e-3f);
+  p = cp_fma_f32(p, z, -2.67681349e-2f);
+  p = cp_fma_f32(p, z, 1.12819925e-1f);
+  p = cp_fma_f32(p, z, -3.76125336e-1f);
+  p = cp_fma_f32(p, z, 1.28379166e-1f);
+  float near_zero = cp_fma_f32(p, x, x);
+  return t > 0.921875f ? copysignf(far, x) : near_zero; /* a NaN is not greater and stays */
+}
+
 #define cp_sqrt_f32 sqrtf
-#define cp_sin_f32 sinf
-#define cp_cos_f32 cosf
-#define cp_erf_f32 erff
 #define cp_abs_f32 fabsf
 #define cp_floor_f32 floorf
 #define cp_ceil_f32 ceilf

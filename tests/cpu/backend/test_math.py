@@ -24,6 +24,12 @@ def evaluate(f: tl.constexpr, a):  # the arms are constexpr: one is compiled
         return tl.log2(a)
     elif f == "tanh":
         return libdevice.tanh(a)
+    elif f == "sin":
+        return tl.sin(a)
+    elif f == "cos":
+        return tl.cos(a)
+    elif f == "erf":
+        return tl.erf(a)
     else:
         return tl.rsqrt(a)
 
@@ -57,8 +63,12 @@ def ulps(got: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("function", "bound"), [("exp", 1.1), ("exp2", 1.1), ("log", 1.5), ("log2", 1.6), ("tanh", 2.5), ("rsqrt", 1.6)]
-)
+    ("function", "bound"),
+    [
+        ("exp", 1.1), ("exp2", 1.1), ("log", 1.5), ("log2", 1.6), ("tanh", 2.5), ("rsqrt", 1.6), ("sin", 0.501),
+        ("cos", 0.501), ("erf", 1.0),
+    ],
+)  # fmt: skip
 def test_accuracy_and_one_set_of_bits(function: str, bound: float) -> None:
     x = inputs(function)
     exact = getattr(torch, function)(x.double())
