@@ -34,6 +34,8 @@ ROOTS = words(
     "scf.yield scf.for scf.if scf.while scf.condition cf.br cf.cond_br",
 )
 SHAPE_OPS = words("tt.join tt.split tt.broadcast tt.expand_dims tt.reshape tt.trans tt.splat tt.unsplat")
+#: They repeat elements: what is worth storing is their operand.
+REPEATS = words("tt.broadcast tt.expand_dims")
 EXPENSIVE = words(
     "math.exp math.exp2 math.log math.log2 math.sin math.cos math.erf math.tanh math.sqrt math.rsqrt math.powf",
     "tt.extern_elementwise arith.divf arith.remf tt.precise_divf tt.precise_sqrt",
@@ -78,6 +80,8 @@ class Placement:
         self.stored: set[Value] = set(self.anchors)
         #: Updates that the one reduction reading them performs in its own loop nest.
         self.fused_updates: dict[Value, Op] = {}
+        #: Repeated elements that are worth storing, so that their operand is.
+        self._left_to_operand: set[Value] = set()
         self._roots: dict[Value, frozenset[Op]] = {}
         self._costs: dict[Value, tuple[int, int]] = {}
         for op in reversed(ops):
@@ -150,8 +154,9 @@ class Placement:
         if cost == 0 or self._is_panel_view(value):
             return
         shared = len(self._roots[value]) > 1 and any(group != groups[0] for group in groups)
-        if shared or self.must_store(op, value) or self._recomputed_by_broadcast(value, cost):
-            self.stored.add(value)
+        left_to_operand = any(user.results and user.results[0] in self._left_to_operand for user, _ in value.uses)
+        if shared or left_to_operand or self.must_store(op, value) or self._recomputed_by_broadcast(value, cost):
+            (self._left_to_operand if op.name in REPEATS else self.stored).add(value)
 
     def _worth_updating(self, value: Value) -> bool:
         """Early update in place: read by more than the yield, or an accumulator that a dot then updates."""

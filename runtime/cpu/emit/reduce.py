@@ -264,8 +264,31 @@ def _combine_again(e: Emitter, op: Op, lanes: Loop, at_lane: str, element: str) 
     ]
 
 
+#: Combine functions that lanes.h has for vectors.
+_HALVED = {
+    "arith.addf": "add",
+    "arith.maxnumf": "maxnum",
+    "arith.minnumf": "minnum",
+    "arith.maximumf": "maximum",
+    "arith.minimumf": "minimum",
+}
+
+
+def _halved_by(op: Op, lanes: int) -> str | None:
+    """The function of lanes.h that combines so many lanes of a reduction, if there is one."""
+    region = op.regions[0]
+    if len(op.operands) != 1 or op.operands[0].type.elem != "f32" or len(region.ops) != 2 or lanes < VECTOR:
+        return None
+    combined = region.ops[0]
+    return _HALVED.get(combined.name) if list(combined.operands) == list(region.args) else None
+
+
 def _halve(e: Emitter, op: Op, at_lane: list[str], lane: str, lanes: int) -> list[str]:
     """Combine lanes pairwise until lane 0 holds the result."""
+    if function := _halved_by(op, lanes):
+        e.include("lanes.h")
+        first = at_lane[0].replace(f"[{lane}]", "[0]")
+        return [f"{first} = cp_halve_{function}_f32(&{first}, {lanes});"]
     types = [c_type(operand.type.elem) for operand in op.operands]
     lines, step = [], lanes // 2
     while step >= 1:

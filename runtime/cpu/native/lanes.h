@@ -1,0 +1,47 @@
+/* Lanes of a reduction, a power of two from 16 to 64 of them, combined pairwise: lane j with j + lanes / 2, ..., j + 2, j + 1. */
+#pragma once
+#include "scalar.h"
+#if defined(__AVX512F__)
+#include <immintrin.h>
+
+CP_INLINE __m512 cp_add_f32x16(__m512 a, __m512 b) { return _mm512_add_ps(a, b); }
+/* vmaxps and vminps are a > b ? a : b and a < b ? a : b; where `odd` is NaN the other one stays. */
+#define CP_EXTREME(NAME, PICK, ODD, OTHER) \
+  CP_INLINE __m512 cp_##NAME##_f32x16(__m512 a, __m512 b) { \
+    return _mm512_mask_mov_ps(PICK(a, b), _mm512_cmp_ps_mask(ODD, ODD, _CMP_UNORD_Q), OTHER); \
+  }
+CP_EXTREME(maxnum, _mm512_max_ps, b, a)
+CP_EXTREME(minnum, _mm512_min_ps, b, a)
+CP_EXTREME(maximum, _mm512_max_ps, a, a)
+CP_EXTREME(minimum, _mm512_min_ps, a, a)
+
+#define CP_HALVE(NAME, SCALAR) \
+  CP_INLINE float cp_halve_##NAME##_f32(const float *x, int lanes) { \
+    __m512 r[4]; \
+    for (int k = 0; k < lanes / 16; k++) r[k] = _mm512_loadu_ps(x + 16 * k); \
+    for (int step = lanes / 32; step; step /= 2) \
+      for (int k = 0; k < step; k++) r[k] = cp_##NAME##_f32x16(r[k], r[k + step]); \
+    __m512 v = r[0]; \
+    v = cp_##NAME##_f32x16(v, _mm512_shuffle_f32x4(v, v, 0x4e)); \
+    v = cp_##NAME##_f32x16(v, _mm512_shuffle_f32x4(v, v, 0xb1)); \
+    v = cp_##NAME##_f32x16(v, _mm512_permute_ps(v, 0x4e)); \
+    v = cp_##NAME##_f32x16(v, _mm512_permute_ps(v, 0xb1)); \
+    return _mm512_cvtss_f32(v); \
+  }
+#else
+#define CP_HALVE(NAME, SCALAR) \
+  CP_INLINE float cp_halve_##NAME##_f32(const float *x, int lanes) { \
+    float v[64]; \
+    memcpy(v, x, lanes * sizeof(float)); \
+    for (int step = lanes / 2; step; step /= 2) \
+      for (int j = 0; j < step; j++) v[j] = SCALAR(v[j], v[j + step]); \
+    return v[0]; \
+  }
+#endif
+
+CP_INLINE float cp_add_f32(float a, float b) { return a + b; }
+CP_HALVE(add, cp_add_f32)
+CP_HALVE(maxnum, cp_maxnum_f32)
+CP_HALVE(minnum, cp_minnum_f32)
+CP_HALVE(maximum, cp_maximum_f32)
+CP_HALVE(minimum, cp_minimum_f32)
