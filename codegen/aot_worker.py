@@ -35,6 +35,12 @@ class Job:
     params: tuple[tuple[str, str], ...]
     row_tile: int | None
     num_warps: int
+    options: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def launch_options(self) -> dict[str, Any]:
+        """Options as the step module passes them."""
+        return {"num_warps": self.num_warps, **dict(self.options), "enable_fp_fusion": False}
 
 
 @dataclass(frozen=True)
@@ -96,7 +102,7 @@ def _compile_cpu(job: Job, function: Any) -> Any:
     args: dict[str, Any] = {name: 3 if dtype == "scalar" else MockTensor(dtypes[dtype]) for name, dtype in job.params}
     if job.row_tile is not None:
         args["BLOCK_M"] = job.row_tile
-    return function.warmup(**args, grid=(1,), num_warps=job.num_warps, enable_fp_fusion=False)
+    return function.warmup(**args, grid=(1,), **job.launch_options)
 
 
 def _compile_cuda(job: Job, function: Any) -> Any:
@@ -116,7 +122,7 @@ def _compile_cuda(job: Job, function: Any) -> Any:
         constants["BLOCK_M"] = job.row_tile
     source = ASTSource(function, signature, constants, attrs)
     target = GPUTarget("cuda", int(job.target.removeprefix("cuda:")), 32)
-    return triton.compile(source, target=target, options={"num_warps": job.num_warps, "enable_fp_fusion": False})
+    return triton.compile(source, target=target, options=job.launch_options)
 
 
 def _resources(job: Job, compiled: Any) -> Resources:

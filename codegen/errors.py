@@ -95,6 +95,20 @@ class BadShape(CodegenError):
     template = "{option} = {value} is not possible for this spec: {allowed}"
 
 
+class TunedRefused(CodegenError):
+    """A tuned value is none that its kernel allows on this target, or its kernel is not part of the plan."""
+
+    code = "tuned-value"
+    template = "tuned value {name} = {value} of kernel {kernel} on {target}: allowed is {allowed}"
+
+
+class TunedUnusable(CodegenError):
+    """The file of tuned values cannot be read, or the option that asks for it is contradicted by another."""
+
+    code = "tuned-file"
+    template = "tuned values of {path} cannot be used: {detail}"
+
+
 class NoMachineCode(CodegenError):
     """`inspect` is asked for a target whose code it does not read."""
 

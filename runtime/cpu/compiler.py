@@ -46,6 +46,7 @@ class CpuOptions:
     instrumentation_mode: str = compat.EXTRA_OPTIONS["instrumentation_mode"]
     fpsan_homomorphic_casts: bool = compat.EXTRA_OPTIONS["fpsan_homomorphic_casts"]
     ir_override: str | None = compat.EXTRA_OPTIONS["ir_override"]
+    prefetch_bytes: int = 0  # how far loads that stream run ahead of their use; 0: what the analysis finds best
     check_mode: str = ""  # what STEPFORGE_CPU_CHECK or `checked` says
 
     def hash(self) -> str:
@@ -124,6 +125,6 @@ def to_c(module: Any, metadata: dict) -> str:
     metadata["name"] = module.get_entry_func_name()
     metadata.update(shared=0, global_scratch_size=0, profile_scratch_size=0)
     function, check = inline_calls(parse_module(str(module))), metadata["check_mode"]
-    source, metadata["checks"] = emit_kernel(function, check)
+    source, metadata["checks"] = emit_kernel(function, check, metadata["prefetch_bytes"])
     metadata["integer_addresses"] = bool(check) or has_integer_addresses(function)
     return source
