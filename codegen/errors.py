@@ -109,6 +109,34 @@ class TunedUnusable(CodegenError):
     template = "tuned values of {path} cannot be used: {detail}"
 
 
+class UntunedWrong(CodegenError):
+    """A kernel as it is built without tuning does not compute what it means: nothing can be tuned against it."""
+
+    code = "tune-untuned-wrong"
+    template = "untuned kernel {kernel} in scene {scene}: {output} is off by {error:.3g} times what is tolerated"
+
+
+class StudyUnusable(CodegenError):
+    """The folder or database of studies that autotune shares with others cannot be opened or written."""
+
+    code = "tune-storage"
+    template = "studies in {place} cannot be used: {detail}"
+
+
+class BadTuning(CodegenError):
+    """An option of autotune has a value that means nothing, or names what is not there."""
+
+    code = "tune-option"
+    template = "{option} = {value}: {allowed}"
+
+
+class TunerMissing(CodegenError):
+    """The search library of autotune is not installed."""
+
+    code = "tune-missing"
+    template = "autotune needs optuna, which is not installed: pip install -c constraints.txt -e '.[tune]'"
+
+
 class NoMachineCode(CodegenError):
     """`inspect` is asked for a target whose code it does not read."""
 
