@@ -19,8 +19,8 @@ from codegen.launching import BLOCKS, ROW_TILE, SLOT_TILE
 from codegen.plan import PAD_SLOT_ID, Buffer, Kernel, Plan, Role
 from runtime.buffers import TORCH_DTYPES
 from runtime.layouts import panel
-from runtime.random_weights import _random
 from runtime.plan import Source
+from runtime.random_weights import _random
 
 CHECKPOINTS = 2  # rows of a checkpoint buffer: a plain step writes none of them
 STREAM = "x"  # the residual stream, wherever a section takes it as a parameter
@@ -67,18 +67,21 @@ class Arena:
         buffers = {name: named[value] for name, value in values.items() if value in named}
         tensors = {name: make(name, buffer) for name, buffer in buffers.items()}
         scalars = {name: self._scalar(value) for name, value in values.items() if value not in named}
-        launch = next(x for s, x in plan.launches() if s.name == self.scene.section.name and x.kernel == kernel.name)
-        tile = self._tile(kernel)
-        if tile:
+        if tile := self.tile(kernel):
             scalars["BLOCK_M"] = tile
-        return Operands(tensors, scalars, tuple(self._size(size, tile) for size in launch.grid), buffers)
+        return Operands(tensors, scalars, self.grid(plan, kernel), buffers)
+
+    def grid(self, plan: Plan, kernel: Kernel) -> tuple[int, ...]:
+        """Programs of a candidate's launch."""
+        launch = next(x for s, x in plan.launches() if s.name == self.scene.section.name and x.kernel == kernel.name)
+        return tuple(self._size(size, self.tile(kernel)) for size in launch.grid)
 
     def _scalar(self, name: str) -> int:
         scene = self.scene
         sizes = {"rows": scene.rows, "bucket": scene.bucket, "rows_per_slot": scene.rows_per_slot}
         return {**sizes, "draft_index": 1, "num_drafts": self.plan.limits.max_drafts}[name]
 
-    def _tile(self, kernel: Kernel) -> int:
+    def tile(self, kernel: Kernel) -> int:
         """BLOCK_M of a tiled kernel: the smallest tile that covers the rows, else the largest. 0 without tiles."""
         of_slot = BLOCKS[SLOT_TILE] in self.scene.launch.grid
         rows = self.scene.rows_of_slot if of_slot else self.scene.rows

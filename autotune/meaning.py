@@ -1,6 +1,6 @@
 """What a launch means, in PyTorch: fp32 or better, from the tensors that it is given. Only where that is cheap.
 
-The bits of a candidate are compared with the untuned kernel's; this says that the untuned kernel is right to begin with.
+The bits of a candidate are compared with the untuned kernel's; this says that the untuned kernel is right itself.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def gated_norm(arena: Arena, kernel: Kernel, operands: Operands) -> dict[str, Te
     """norm(y * silu(z)) * weight by groups."""
     d, group = kernel.constant("D"), kernel.constant("GROUP_SIZE")
     z = _rows(operands, "projected", arena)[:, :d]
-    gated = (_rows(operands, "y", arena) * torch.nn.functional.silu(z)).unflatten(-1, (-1, group))
+    gated = (_rows(operands, "y", arena) * torch.nn.functional.silu(z)).view(len(z), -1, group)
     normed = gated * torch.rsqrt(gated.square().mean(-1, keepdim=True) + kernel.constant("EPS"))
     return {"h": normed.flatten(-2) * operands.tensors["weight"]}
 

@@ -1,9 +1,9 @@
 """Whether a candidate is right: the same bits as the untuned kernel, in every scene, run after run.
 
 Every run starts from the same contents, what the kernel only writes being poisoned, and is compared in every bit of
-every tensor that it gets: rows that are not there, other slots and weights must be as before. The untuned kernel itself
-is compared with what the launch means in PyTorch. At last the CPU backend's checker looks for races and for accesses out
-of bounds, which repeated runs find by luck only.
+every tensor that it gets: rows that are not there, other slots and weights must be as before. The untuned kernel
+itself is compared with what the launch means in PyTorch. At last the CPU backend's checker looks for races and for
+accesses out of bounds, which repeated runs find by luck only.
 """
 
 from __future__ import annotations
@@ -54,9 +54,7 @@ class Judge:
     def __init__(self, forge: Forge, kernel: str, device: torch.device, numerics: str) -> None:
         self.device, self.numerics = device, numerics
         self.untuned = forge.candidate(kernel, {})
-        self.scenes = [
-            self._expected(scene) for scene in scenes_of(self.untuned.plan, self.untuned.kernel)
-        ]
+        self.scenes = [self._expected(scene) for scene in scenes_of(self.untuned.plan, self.untuned.kernel)]
 
     def _expected(self, scene: Scene) -> Expected:
         arena = Arena(self.untuned.plan, scene, self.device)
@@ -76,9 +74,7 @@ class Judge:
         others = all(torch.equal(bits(poisoned[n]), bits(plain[n])) for n in plain if n != name)
         return bool(changed.any()) and same and others
 
-    def _run(
-        self, candidate: Candidate, start: Operands, written: frozenset[str], poison: int
-    ) -> dict[str, Tensor]:
+    def _run(self, candidate: Candidate, start: Operands, written: frozenset[str], poison: int) -> dict[str, Tensor]:
         """The tensors after one launch on copies of `start`."""
         operands = start.copy()
         for name in written:

@@ -16,6 +16,7 @@ from codegen.tuned import FREE
 
 HOPELESS = 1.5  # of the untuned kernel's bound: a candidate whose own bound is worse is not tried
 PROGRAM_SECONDS = 1e-7  # to take up a program
+NEXT_TO_NOTHING = 4096  # bytes
 PER_PASS = 4.0  # a panel that is read again comes from a nearer cache, so much faster
 
 Values = dict[str, Value]
@@ -55,7 +56,7 @@ class Space:
         return {name: value for name, value in values.items() if value != self.default[name]}
 
     def promising(self, machine: Machine) -> list[Values]:
-        """Candidates that the roofline does not rule out, the default first, then by how little they change and cost."""
+        """Candidates that the roofline does not rule out: by how little they change, then by how little they cost."""
         scenes = scenes_of(self.plan, self.kernel)
         costs = {key(values): self.bound(values, scenes, machine) for values in self}
         base = costs[key(self.default)]
@@ -70,21 +71,25 @@ class Space:
 
 
 def _seconds(kernel: Kernel, values: Values, scene: Scene, machine: Machine) -> float:
-    """Padded weights read once, and again for every further tile of rows; programs shared out over the units."""
-    held: dict[str, Any] = {**dict(kernel.constants), **values}
+    """Work shared out over the units, in whole programs; weights are read again for every further tile of rows."""
     tiles = values.get(ROW_TILES, kernel.row_tiles)
     tile = next((t for t in tiles if t >= scene.rows), max(tiles)) if isinstance(tiles, tuple) and tiles else 1
     passes = -(-scene.rows // tile)
-    if "BLOCK_K" in held:
-        columns, length = (-(-held[size] // held[block]) * held[block] for size, block in (("N", "BLOCK_N"), ("K", "BLOCK_K")))
-        programs, bytes_, flops = columns // held["BLOCK_N"], 2 * columns * length, 2 * passes * tile * columns * length
-    elif "BLOCK_C" in held:
-        programs, bytes_, flops = scene.bucket * -(-held["CHANNELS"] // held["BLOCK_C"]), 4 * held["CHANNELS"] * scene.rows, 0
-    else:
-        programs, bytes_, flops = scene.bucket, 4096, 0
+    programs, size, flops = _work({**dict(kernel.constants), **values}, scene, passes * tile)
     share = -(-programs // machine.units) * machine.units / programs
-    moved = bytes_ * (1 + (passes - 1) / PER_PASS) / machine.bandwidth
-    return share * max(moved, flops / machine.peak) + programs * PROGRAM_SECONDS / machine.units
+    moved = size * (1 + (passes - 1) / PER_PASS) / machine.bandwidth
+    return float(share * max(moved, flops / machine.peak) + programs * PROGRAM_SECONDS / machine.units)
+
+
+def _work(held: Mapping[str, Any], scene: Scene, rows: int) -> tuple[int, int, int]:
+    """Programs, bytes and operations of a launch, padding included. held: constants and values; rows: padded ones."""
+    if "BLOCK_K" in held:
+        panels, steps = -(-held["N"] // held["BLOCK_N"]), -(-held["K"] // held["BLOCK_K"])
+        elements = panels * held["BLOCK_N"] * steps * held["BLOCK_K"]
+        return panels, 2 * elements, 2 * rows * elements
+    if "BLOCK_C" in held:
+        return scene.bucket * -(-held["CHANNELS"] // held["BLOCK_C"]), 4 * held["CHANNELS"] * scene.rows, 0
+    return scene.bucket, NEXT_TO_NOTHING, 0
 
 
 def space_of(plan: Plan, kernel: Kernel, numerics: str) -> Space:

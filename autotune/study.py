@@ -16,7 +16,7 @@ from typing import Any
 
 import optuna
 from filelock import FileLock
-from optuna.distributions import CategoricalDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState
 
@@ -89,7 +89,7 @@ class Search:
     def __init__(self, study: optuna.Study, space: Space, order: list[Values], first: int) -> None:
         """Give up trials of processes that are gone, and queue the first candidates of a new study."""
         self.study, self.order = study, {key(values): values for values in order}
-        self._distributions = {
+        self._distributions: dict[str, BaseDistribution] = {
             t.name: CategoricalDistribution([json.dumps(plain(value)) for value in t.values]) for t in space.tunables
         }
         self._adopt_orphans()

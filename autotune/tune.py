@@ -95,7 +95,9 @@ def attempts(search: Search) -> Iterator[Attempt]:
             yield Attempt(values, "complete", trial.value)
 
 
-def conclude(search: Search, space: Space, evaluator: Evaluator, identity: Identity, about: Mapping[str, Any]) -> Result:
+def conclude(
+    search: Search, space: Space, evaluator: Evaluator, identity: Identity, about: Mapping[str, Any]
+) -> Result:
     """The result of a study: the best of its finalists, if one beats the untuned kernel by more than the noise."""
     done = list(attempts(search))
     finalists = sorted((a for a in done if a.ratio is not None and a.state == "complete"), key=lambda a: a.ratio or 1)

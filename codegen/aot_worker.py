@@ -77,8 +77,8 @@ def compile_job(job: Job) -> Resources:
 
     triton.knobs.cache.dir = job.cache_dir
     function = _load(job)
-    compiled = _compile_cpu(job, function) if job.target == "cpu" else _compile_cuda(job, function)
-    return _resources(job, compiled)
+    compiled = _compile_cpu(job, function) if job.target == "cpu" else compile_cuda(job, function)
+    return resources_of(job, compiled)
 
 
 def _load(job: Job) -> Any:
@@ -105,7 +105,8 @@ def _compile_cpu(job: Job, function: Any) -> Any:
     return function.warmup(**args, grid=(1,), **job.launch_options)
 
 
-def _compile_cuda(job: Job, function: Any) -> Any:
+def compile_cuda(job: Job, function: Any) -> Any:
+    """Compile a Triton function for a CUDA target, with or without a GPU. Raises whatever the compiler raises."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -125,7 +126,8 @@ def _compile_cuda(job: Job, function: Any) -> Any:
     return triton.compile(source, target=target, options=job.launch_options)
 
 
-def _resources(job: Job, compiled: Any) -> Resources:
+def resources_of(job: Job, compiled: Any) -> Resources:
+    """What a compiled kernel takes, and its folder in Triton's cache."""
     from triton.runtime.cache import get_cache_manager
 
     folder = Path(get_cache_manager(compiled.hash).cache_dir).name

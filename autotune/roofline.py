@@ -1,0 +1,51 @@
+"""The least time that a launch may take on this machine: its bytes at the read bandwidth, its products at the peak."""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+from typing import Any
+
+import torch
+
+from autotune.scenes import scenes_of
+from autotune.space import Machine
+from codegen.cost import Shape, launch_cost
+from codegen.machine import last_level_cache, threads
+from codegen.plan import Kernel, Plan
+from runtime.bandwidth import read_bandwidth
+
+COLD_CACHES = 8  # of the last-level cache, read once: what comes from memory
+WARM_SHARE = 4  # a quarter of it: what comes from the cache
+PEAK_SIZE, PEAK_TRIES = 1024, 6
+
+
+@cache
+def machine_here(cold: bool) -> Machine:
+    """This CPU: bandwidth of memory or of the last-level cache, and the bf16 products that PyTorch's matmul reaches."""
+    size = last_level_cache() * COLD_CACHES if cold else last_level_cache() // WARM_SHARE
+    return Machine(read_bandwidth(size, threads()), _peak(), threads())
+
+
+def _peak() -> float:
+    a = torch.randn(PEAK_SIZE, PEAK_SIZE).to(torch.bfloat16)
+    best = min(_timed(a) for _ in range(PEAK_TRIES))
+    return 2 * PEAK_SIZE**3 / best
+
+
+def _timed(a: torch.Tensor) -> float:
+    start = time.perf_counter()
+    a @ a
+    return time.perf_counter() - start
+
+
+def roofline(plan: Plan, kernel: Kernel, machine: Machine) -> dict[str, Any]:
+    """Bytes, operations and least seconds of a launch by scene, and what of the machine they come from."""
+    found = {}
+    for scene in scenes_of(plan, kernel):
+        shape = Shape(scene.bucket, scene.rows_per_slot - 1, max(1, scene.context))
+        cost = launch_cost(plan, scene.section, scene.launch, scene.rows, 1, shape)
+        bounds = {"memory": cost.bytes / machine.bandwidth, "arithmetic": cost.flops / machine.peak}
+        bound = max(bounds, key=lambda name: bounds[name])
+        found[scene.name] = {"bytes": cost.bytes, "flops": cost.flops, "seconds": bounds[bound], "bound": bound}
+    return {"roofline": found, "bandwidth": machine.bandwidth, "peak": machine.peak}
