@@ -40,6 +40,7 @@ err = Console(stderr=True, emoji=False)
 
 UNITS = {"s": 1, "m": 60, "h": 3600}
 INTERRUPTED = 130
+PLAIN_WIDTH = 160
 
 
 class Numerics(StrEnum):
@@ -132,7 +133,7 @@ def run_command(
     if as_json:
         print(json.dumps({"folder": str(place), "results": [result.plain() for result in found]}))
         return
-    out.print(_table(f"{spec.name} on {target}", found))
+    _print(_table(f"{spec.name} on {target}", found))
     won = [result for result in found if result.values]
     out.print(f"{len(won)} of {len(found)} kernels have better values than the defaults; results in {place}")
 
@@ -209,6 +210,11 @@ def _table(title: str, results: list[Result]) -> Table:
     return table
 
 
+def _print(table: Table) -> None:
+    """A table, at full width where it goes to a file."""
+    (out if out.is_terminal else Console(width=PLAIN_WIDTH, emoji=False)).print(table)
+
+
 def _read(path: Path | None) -> list[Result]:
     """Results of a folder or a file. Raises TunedUnusable."""
     if path is not None and path.is_file():
@@ -237,7 +243,7 @@ def show(folder: Folder = None, target: OnlyTarget = None, kernel: Kernels = Non
     for result in found:
         groups.setdefault((result.identity.target, result.identity.device), []).append(result)
     for (name, device), results in groups.items():
-        out.print(_table(f"{name}: {device}" if device != name else name, results))
+        _print(_table(f"{name}: {device}" if device != name else name, results))
     if not found:
         out.print("no results; python -m autotune run SPEC makes some")
 
@@ -305,7 +311,7 @@ def diff(
         for row in changed:
             cells = (row["kernel"], row["target"], row["one"], row["ratio_one"], row["other"], row["ratio_other"])
             table.add_row(*(escape("" if cell is None else str(cell)) for cell in cells))
-        out.print(table)
+        _print(table)
     raise typer.Exit(1 if changed else 0)
 
 

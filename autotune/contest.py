@@ -1,7 +1,7 @@
 """Timing that a shared machine does not decide: candidate and untuned kernel take turns, and only their ratio counts.
 
-Where the model's weights exceed the last-level cache, every launch of a replay has weights, states and pages of its
-own, enough of them that none is still in cache when its turn comes again: as a decode step meets them.
+Every launch of a replay has weights, states and pages of its own, as many as a step has of other layers, or enough to
+exceed the last-level cache by far: so a kernel finds them where a decode step does, in memory or in a cache.
 """
 
 from __future__ import annotations
@@ -20,13 +20,11 @@ from torch import Tensor
 from autotune.arena import PER_LAYER, Operands
 from autotune.forge import Candidate
 from autotune.proof import Expected, Judge
-from codegen.machine import last_level_cache
 from codegen.plan import Buffer
 from runtime.graphs import Graph, record
 
 BURST_SECONDS = 2e-3  # a replay lasts about this long at least
 LONGEST_SECONDS = 10e-3  # no more copies than fit in this, beyond two
-CACHES = 4  # of the last-level cache, that all copies together fill: what a replay leaves behind is gone when it is due
 MOST_COPIES, MOST_LAUNCHES = 64, 400
 MOST_BYTES = 1 << 30
 SPARE = 20  # sixteenths of a buffer: another layout pads N and K by an eighth each at most
@@ -154,10 +152,10 @@ class Timed:
 
 
 class Contest:
-    """Races candidates of one kernel against the untuned one. cold: operands of a layer are never found in cache."""
+    """Races candidates of one kernel against the untuned one. working_set: bytes that pass between two of its turns."""
 
-    def __init__(self, judge: Judge, cold: bool) -> None:
-        self.judge, self.cold = judge, cold
+    def __init__(self, judge: Judge, working_set: int) -> None:
+        self.judge, self.working_set = judge, working_set
 
     @cached_property
     def _tracks(self) -> dict[str, tuple[Pool, int]]:
@@ -173,12 +171,12 @@ class Contest:
         return {name: lane(candidate, pool, self.judge.device, launches) for name, (pool, launches) in tracks}
 
     def _track(self, expected: Expected) -> tuple[Pool, int]:
-        """Enough copies to exceed the cache by far, enough launches for a burst."""
+        """Enough copies for the working set, enough launches for a burst."""
         own = max(1, expected.start.bytes(PER_LAYER))
         once = lane(self.judge.untuned, Pool(expected, 1), self.judge.device, 1)
         seconds = min(once.seconds() for _ in range(2))
         fitting = max(2, min(int(LONGEST_SECONDS / seconds), MOST_BYTES // own, MOST_COPIES))
-        copies = min(fitting, max(2, -(-CACHES * last_level_cache() // own))) if self.cold else 1
+        copies = min(fitting, max(1, round(self.working_set / own)))
         launches = max(copies, min(MOST_LAUNCHES, int(BURST_SECONDS / seconds)))
         return Pool(expected, copies), -(-launches // copies) * copies
 

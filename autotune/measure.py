@@ -20,7 +20,7 @@ ROUNDS, FINAL_ROUNDS = 6, 14
 LEAST_ROUNDS = 2  # before a candidate may be given up
 SLOW = 1.15  # so much slower than untuned after LEAST_ROUNDS: given up
 REGRESSION = 1.05  # of one scene, in three rounds of four, whatever is won in others
-LEAST_GAIN = 0.01
+LEAST_GAIN = 0.02
 
 Report = Callable[[float, int], bool]  # (ratio, round) -> whether to give up
 
@@ -36,8 +36,8 @@ class Verdict:
 
     @property
     def wins(self) -> bool:
-        """Whether it is faster by more than the noise, and by more than nothing."""
-        return self.ratio * (1 + max(self.noise, LEAST_GAIN)) < 1
+        """Whether it is faster by twice the noise, and by more than next to nothing: several were tried."""
+        return self.ratio * (1 + max(2 * self.noise, LEAST_GAIN)) < 1
 
 
 class GivenUp(Exception):
@@ -50,12 +50,12 @@ class Bench:
     kind = MEASURED
 
     def __init__(
-        self, forge: Forge, kernel: str, device: torch.device, *, cold: bool, numerics: str,
+        self, forge: Forge, kernel: str, device: torch.device, *, working_set: int, numerics: str,
         measuring: AbstractContextManager[Any],
     ) -> None:  # fmt: skip
         self.forge, self.kernel, self.measuring = forge, kernel, measuring
         self.judge = Judge(forge, kernel, device, numerics)
-        self.contest = Contest(self.judge, cold)
+        self.contest = Contest(self.judge, working_set)
 
     def evaluate(self, values: Mapping[str, Value], report: Report) -> Verdict:
         """Prove and time a candidate. Raises Rejected or GivenUp."""

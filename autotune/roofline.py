@@ -12,18 +12,22 @@ from autotune.scenes import scenes_of
 from autotune.space import Machine
 from codegen.cost import Shape, launch_cost
 from codegen.machine import last_level_cache, threads
-from codegen.plan import Kernel, Plan
+from codegen.plan import Kernel, Plan, Role
 from runtime.bandwidth import read_bandwidth
 
-COLD_CACHES = 8  # of the last-level cache, read once: what comes from memory
-WARM_SHARE = 4  # a quarter of it: what comes from the cache
+CACHES = 4  # of the last-level cache: what passes by in a working set of that size is gone when it is due again
 PEAK_SIZE, PEAK_TRIES = 1024, 6
 
 
+def working_set(plan: Plan) -> int:
+    """Bytes that a step moves between two launches on the same weights, or as many as leave no cache any use."""
+    weights = sum(buffer.bytes for buffer in plan.buffers if buffer.role is Role.WEIGHT)
+    return min(weights, CACHES * last_level_cache())
+
+
 @cache
-def machine_here(cold: bool) -> Machine:
-    """This CPU: bandwidth of memory or of the last-level cache, and the bf16 products that PyTorch's matmul reaches."""
-    size = last_level_cache() * COLD_CACHES if cold else last_level_cache() // WARM_SHARE
+def machine_here(size: int) -> Machine:
+    """This CPU: how fast it reads a working set of `size` bytes, and the bf16 products of PyTorch's matmul."""
     return Machine(read_bandwidth(size, threads()), _peak(), threads())
 
 

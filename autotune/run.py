@@ -19,10 +19,10 @@ from filelock import FileLock
 from autotune.forge import Forge
 from autotune.measure import Bench
 from autotune.predict import Model, gpu_of
-from autotune.roofline import machine_here, roofline
-from autotune.space import Machine, Space, Values, space_of
+from autotune.roofline import machine_here, roofline, working_set
+from autotune.space import Machine, Order, Space, space_of
 from autotune.study import Search, open_study
-from autotune.tune import FIRST, Attempt, Evaluator, attempts, conclude, run_trials
+from autotune.tune import Attempt, Evaluator, attempts, conclude, run_trials
 from codegen.aot_worker import end_with_parent
 from codegen.cost import Shape, step_costs
 from codegen.lower import lower
@@ -79,24 +79,18 @@ class Session:
     def machine(self) -> Machine:
         """What the roofline is drawn from."""
         if self.task.target == "cpu":
-            return machine_here(self.cold)
+            return machine_here(working_set(self.plan))
         gpu = gpu_of(self.task.target)
         return Machine(gpu.bandwidth, gpu.peak, gpu.units)
-
-    @property
-    def cold(self) -> bool:
-        """Whether the model's weights exceed the last-level cache."""
-        first = next(kernel for kernel in self.plan.kernels if kernel.tunables)
-        return ("weights", "cold") in identity(self.plan, first).workload
 
     def space(self, kernel: str) -> Space:
         """Candidates of a kernel."""
         return space_of(self.forge.untuned, self.forge.untuned.kernel(kernel), self.task.numerics)
 
-    def search(self, kernel: str, order: list[Values]) -> Search:
+    def search(self, kernel: str, order: Order) -> Search:
         """The study of a kernel, which others may be at as well."""
         found = identity(self.plan, self.plan.kernel(kernel), self.task.numerics)
-        return Search(open_study(self.task.storage, found.digest, seed=os.getpid()), self.space(kernel), order, FIRST)
+        return Search(open_study(self.task.storage, found.digest, seed=os.getpid()), self.space(kernel), order)
 
     def evaluator(self, kernel: str) -> Evaluator:
         """A bench on the device that is here, or a model of one that is not; the last one is kept."""
@@ -108,9 +102,8 @@ class Session:
     def _made(self, kernel: str) -> Evaluator:
         if self.device is None:
             return Model(self.forge, kernel, self.task.folder / "compiled", self.task.numerics)
-        return Bench(
-            self.forge, kernel, self.device, cold=self.cold, numerics=self.task.numerics, measuring=self._turn()
-        )
+        size, numerics = working_set(self.plan), self.task.numerics
+        return Bench(self.forge, kernel, self.device, working_set=size, numerics=numerics, measuring=self._turn())
 
     def _turn(self) -> AbstractContextManager[Any]:
         """Processes of this machine time one after the other; they prove and compile side by side."""
@@ -167,10 +160,10 @@ def run(task: Task, seconds: float, progress: Progress | None = None) -> Iterato
 def _tune(
     session: Session,
     name: str,
-    order: list[Values],
+    order: Order,
     until: float,
     progress: Progress,
-    helpers: Callable[[str, list[Values], float], list[Future[None]]],
+    helpers: Callable[[str, Order, float], list[Future[None]]],
 ) -> Result | None:
     """The result of a kernel, or None if there was no time for it and nobody has tried anything before."""
     space, search = session.space(name), session.search(name, order)
@@ -192,7 +185,7 @@ def _launches(plan: Plan, name: str) -> int:
 
 
 @contextlib.contextmanager
-def _helpers(task: Task) -> Iterator[Callable[[str, list[Values], float], list[Future[None]]]]:
+def _helpers(task: Task) -> Iterator[Callable[[str, Order, float], list[Future[None]]]]:
     """Further processes that take trials of the kernel at hand."""
     if task.jobs < 2:
         yield lambda name, order, until: []
@@ -204,7 +197,7 @@ def _helpers(task: Task) -> Iterator[Callable[[str, list[Values], float], list[F
         ]
 
 
-def help_with(task: Task, name: str, order: list[Values], seconds: float) -> None:
+def help_with(task: Task, name: str, order: Order, seconds: float) -> None:
     """Take trials of one kernel in this process for a while."""
     session = _session(task)
     until = time.monotonic() + seconds

@@ -32,6 +32,17 @@ class Machine:
 
 
 @dataclass(frozen=True)
+class Order:
+    """Candidates, to be tried in this order if nothing else is known; bounds relative to that of the untuned one."""
+
+    candidates: tuple[Values, ...]
+    bounds: Mapping[str, float]
+
+    def __len__(self) -> int:
+        return len(self.candidates)
+
+
+@dataclass(frozen=True)
 class Space:
     """All candidates of one kernel under a numerics mode. Values by name; the defaults are among them."""
 
@@ -55,13 +66,14 @@ class Space:
         """What of `values` is not the default."""
         return {name: value for name, value in values.items() if value != self.default[name]}
 
-    def promising(self, machine: Machine) -> list[Values]:
+    def promising(self, machine: Machine) -> Order:
         """Candidates that the roofline does not rule out: by how little they change, then by how little they cost."""
         scenes = scenes_of(self.plan, self.kernel)
         costs = {key(values): self.bound(values, scenes, machine) for values in self}
         base = costs[key(self.default)]
         kept = [values for values in self if costs[key(values)] <= HOPELESS * base or values == self.default]
-        return sorted(kept, key=lambda values: (len(self.changed(values)), costs[key(values)]))
+        kept.sort(key=lambda values: (len(self.changed(values)), costs[key(values)]))
+        return Order(tuple(kept), {key(values): costs[key(values)] / base for values in kept})
 
     def bound(self, values: Values, scenes: list[Scene], machine: Machine) -> float:
         """Weighted geometric mean over scenes of the least seconds of a launch; only their ratio means something."""

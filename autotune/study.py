@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import socket
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from autotune.space import Space, Values, key
+from autotune.space import Order, Space, Values, key
+from autotune.surrogate import Surrogate
 from codegen.errors import StudyUnusable
 from codegen.tunables import plain
 
@@ -86,16 +88,17 @@ def _mend(path: Path) -> None:
 class Search:
     """Draws candidates of a space that nobody has tried. order: what to take first, and what there is at all."""
 
-    def __init__(self, study: optuna.Study, space: Space, order: list[Values], first: int) -> None:
-        """Give up trials of processes that are gone, and queue the first candidates of a new study."""
-        self.study, self.order = study, {key(values): values for values in order}
+    def __init__(self, study: optuna.Study, space: Space, order: Order) -> None:
+        """Give up trials of processes that are gone, and queue the untuned kernel of a new study."""
+        self.study, self.order = study, {key(values): values for values in order.candidates}
+        self._surrogate, self._turn = Surrogate(order.candidates, order.bounds), 0
+        self._singles = [values for values in order.candidates if len(space.changed(values)) == 1]
         self._distributions: dict[str, BaseDistribution] = {
             t.name: CategoricalDistribution([json.dumps(plain(value)) for value in t.values]) for t in space.tunables
         }
         self._adopt_orphans()
         if not study.get_trials(deepcopy=False):
-            for values in order[:first]:
-                self._enqueue(values)
+            self._enqueue(space.default)
 
     def _enqueue(self, values: Values) -> None:
         self.study.enqueue_trial({name: json.dumps(plain(value)) for name, value in values.items()})
@@ -117,23 +120,49 @@ class Search:
         return key({name: json.loads(value) for name, value in trial.params.items()})
 
     def next(self) -> tuple[Trial, Values] | None:
-        """A trial and its values, or None if nothing is left."""
+        """A trial and its values, or None if nothing is left.
+
+        First each tunable is moved alone, two times of three; then the surrogate's favourite and
+        optuna's take turns.
+        """
         tried = self.tried()
+        left = {name: values for name, values in self.order.items() if name not in tried}
+        if not left:
+            return None
+        self._turn += 1
+        waiting = any(t.state is TrialState.WAITING for t in self.study.get_trials(deepcopy=False))
+        if not waiting and (guess := self._guess(tried, left)) is not None:
+            self._enqueue(guess)
         for _ in range(REPEATS):
-            if all(name in tried for name in self.order):
-                return None
             trial = self.study.ask(self._distributions)
-            values = self.order.get(self._key(trial))
-            if values is not None and self._key(trial) not in tried:
+            name = self._key(trial)
+            if name in left:
                 trial.set_user_attr(OWNER, owner())
-                return trial, values
+                return trial, left[name]
             self.study.tell(trial, state=TrialState.FAIL)
-        self._enqueue(next(values for name, values in self.order.items() if name not in tried))
+        self._enqueue(next(iter(left.values())))
         return self.next()
+
+    def _guess(self, tried: Mapping[str, FrozenTrial], left: Mapping[str, Values]) -> Values | None:
+        """What to try next, or None where optuna is to say."""
+        singles = [values for values in self._singles if key(values) in left]
+        if singles and self._turn % 3:
+            return singles[0]
+        if self._turn % 2:
+            return None
+        ratios = {name: ratio for name, trial in tried.items() if (ratio := ratio_of(trial)) is not None}
+        return next(values for values in self._surrogate.ranked(ratios) if key(values) in left)
 
     def values(self, trial: FrozenTrial) -> Values | None:
         """The values of a trial, if they are of this space."""
         return self.order.get(self._key(trial))
+
+
+def ratio_of(trial: FrozenTrial) -> float | None:
+    """What is known of a trial's ratio: in the end, or when it was given up."""
+    if trial.state is TrialState.COMPLETE:
+        return trial.value
+    return max(trial.intermediate_values.items(), default=(0, None))[1]
 
 
 def owner() -> str:

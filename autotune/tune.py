@@ -12,12 +12,11 @@ from optuna.trial import Trial, TrialState
 from autotune.measure import GivenUp, Report, Verdict
 from autotune.proof import Rejected
 from autotune.space import Space, Values, key
-from autotune.study import DETAIL, REJECTED, Search
+from autotune.study import DETAIL, REJECTED, Search, ratio_of
 from codegen.tunables import Value, plain
 from codegen.tuned import Identity, Result
 
 FINALISTS = 3
-FIRST = 6  # candidates that a new study starts with, by the roofline
 
 
 class Evaluator(Protocol):
@@ -89,8 +88,7 @@ def attempts(search: Search) -> Iterator[Attempt]:
         if REJECTED in trial.user_attrs:
             yield Attempt(values, "rejected", None, trial.user_attrs[REJECTED])
         elif trial.state is TrialState.PRUNED:
-            last = max(trial.intermediate_values.items(), default=(0, None))[1]
-            yield Attempt(values, "slow", last)
+            yield Attempt(values, "slow", ratio_of(trial))
         else:
             yield Attempt(values, "complete", trial.value)
 
