@@ -145,17 +145,19 @@ class Arena:
             return tensor.copy_(torch.arange(tensor.numel()).view(tensor.shape))
 
         seats = torch.arange(bucket, dtype=torch.int32)
+        taken = bucket - scene.empty
+        seated = torch.where(rows // count < taken, rows // count, PAD_SLOT_ID)
         accepted = min(count, start)
         return {
-            "slot_idx": first(seats, bucket),
+            "slot_idx": first(seats[:taken], taken),
             "committed_len": everywhere(start),
             "state_len": everywhere(start - accepted),
             "limit_len": everywhere(limits.max_context),
             "num_accepted": everywhere(max(1, accepted)),
             "row_first": first(seats * count, bucket),
-            "row_count": first(count, bucket),
-            "row_slot": first(rows // count, scene.rows),
-            "row_seat": first(rows // count, scene.rows),
+            "row_count": first(torch.where(seats < taken, count, 0), bucket),
+            "row_slot": first(seated, scene.rows),
+            "row_seat": first(seated, scene.rows),
             "row_pos": first(start + rows % count, scene.rows),
             "row_checkpoint": everywhere(PAD_SLOT_ID),
             "emit_position": everywhere(PAD_SLOT_ID),

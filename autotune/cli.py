@@ -95,6 +95,9 @@ def run_command(
     target: Annotated[str, typer.Option(help=f"One of {', '.join(TARGETS)}.")] = "cpu",
     budget: Annotated[str, typer.Option(help="Time for the whole run: 90s, 5m, 1h.")] = "5m",
     jobs: Annotated[int, typer.Option(min=1, help="Processes: they compile side by side and time in turns.")] = 1,
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="Of each kernel and process, at most.", show_default=False)
+    ] = None,
     numerics: Annotated[
         Numerics, typer.Option(help="free: also try what changes bits, for a build with --numerics free.")
     ] = Numerics.KEEP,
@@ -122,7 +125,7 @@ def run_command(
         from autotune.run import Session, Task, run
 
         seconds, spec, place = read_budget(budget), read_spec(model), folder or data_folder()
-        task = Task(spec, target, place, storage or str(place / "studies"), numerics, jobs, tuple(kernel or ()))
+        task = Task(spec, target, place, storage or str(place / "studies"), numerics, jobs, tuple(kernel or ()), trials)
         _check_kernels(task, Session(task).plan)
         with _progress(as_json) as bar:
             try:

@@ -160,7 +160,7 @@ class Contest:
     @cached_property
     def _tracks(self) -> dict[str, tuple[Pool, int]]:
         """Operands and number of launches of a replay, by scene."""
-        return {expected.scene.name: self._track(expected) for expected in self.judge.scenes}
+        return {expected.scene.name: self._track(expected) for expected in self.judge.timed}
 
     @cached_property
     def _untuned(self) -> dict[str, Lane]:
@@ -187,7 +187,7 @@ class Contest:
         kernel twice between. So each of them comes once after itself or the other in the same way.
         """
         untuned, lanes = self._untuned, self._lanes(candidate)
-        names = {expected.scene.name: expected.scene.weight for expected in self.judge.scenes}
+        names = {expected.scene.name: expected.scene.weight for expected in self.judge.timed}
         timed = Timed(names, {name: [] for name in names}, {name: [] for name in names})
         for index in range(rounds):
             for name in names:

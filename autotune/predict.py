@@ -18,7 +18,7 @@ from autotune.arena import Arena
 from autotune.forge import Candidate, Forge
 from autotune.measure import Report, Verdict
 from autotune.proof import Rejected
-from autotune.scenes import Scene, scenes_of
+from autotune.scenes import Scene, timed_scenes
 from codegen.aot import kernel_params
 from codegen.aot_worker import Job, compile_cuda, resources_of
 from codegen.cost import Shape, launch_cost
@@ -82,7 +82,7 @@ class Model:
         self.forge, self.kernel, self.cache, self.numerics = forge, kernel, cache, numerics
         self.gpu = gpu_of(forge.target)
         untuned = forge.candidate(kernel, {})
-        self.scenes = scenes_of(untuned.plan, untuned.kernel)
+        self.scenes = timed_scenes(untuned.plan, untuned.kernel)
         compiled = self._compile(untuned)
         self._dots = {tile: _dots(found) for tile, found in compiled.items()}
         self.untuned = {scene.name: self._predict(untuned, compiled, scene) for scene in self.scenes}

@@ -56,6 +56,11 @@ class Judge:
         self.untuned = forge.candidate(kernel, {})
         self.scenes = [self._expected(scene) for scene in scenes_of(self.untuned.plan, self.untuned.kernel)]
 
+    @property
+    def timed(self) -> list[Expected]:
+        """The scenes that count."""
+        return [expected for expected in self.scenes if expected.scene.weight]
+
     def _expected(self, scene: Scene) -> Expected:
         arena = Arena(self.untuned.plan, scene, self.device)
         start = arena.operands(self.untuned.plan, self.untuned.kernel)

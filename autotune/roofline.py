@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from autotune.scenes import scenes_of
+from autotune.scenes import timed_scenes
 from autotune.space import Machine
 from codegen.cost import Shape, launch_cost
 from codegen.machine import last_level_cache, threads
@@ -46,7 +46,7 @@ def _timed(a: torch.Tensor) -> float:
 def roofline(plan: Plan, kernel: Kernel, machine: Machine) -> dict[str, Any]:
     """Bytes, operations and least seconds of a launch by scene, and what of the machine they come from."""
     found = {}
-    for scene in scenes_of(plan, kernel):
+    for scene in timed_scenes(plan, kernel):
         shape = Shape(scene.bucket, scene.rows_per_slot - 1, max(1, scene.context))
         cost = launch_cost(plan, scene.section, scene.launch, scene.rows, 1, shape)
         bounds = {"memory": cost.bytes / machine.bandwidth, "arithmetic": cost.flops / machine.peak}

@@ -37,7 +37,8 @@ CONTEXT = 256
 
 @dataclass(frozen=True)
 class Task:
-    """What is asked of a run. storage: a folder of studies or a database URL. kernels: names to tune, or all."""
+    """What is asked of a run. storage: a folder of studies or a database URL. kernels: names to tune, or all;
+    trials: of each in this process, at most."""
 
     spec: ModelSpec
     target: str
@@ -46,7 +47,7 @@ class Task:
     numerics: str = KEEP
     jobs: int = 1
     kernels: tuple[str, ...] = ()
-    most_trials: int | None = None
+    trials: int | None = None
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,7 @@ def _tune(
         return None
     evaluator = session.evaluator(name)
     helping = helpers(name, order, until)
-    run_trials(search, space, evaluator, until, lambda attempt: progress.trial(name, attempt))
+    run_trials(search, space, evaluator, until, lambda attempt: progress.trial(name, attempt), session.task.trials)
     for future in helping:
         future.result()
     found = identity(session.plan, session.plan.kernel(name), session.task.numerics)
@@ -201,7 +202,7 @@ def help_with(task: Task, name: str, order: Order, seconds: float) -> None:
     """Take trials of one kernel in this process for a while."""
     session = _session(task)
     until = time.monotonic() + seconds
-    run_trials(session.search(name, order), session.space(name), session.evaluator(name), until)
+    run_trials(session.search(name, order), session.space(name), session.evaluator(name), until, most=task.trials)
 
 
 _sessions: dict[str, Session] = {}

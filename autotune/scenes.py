@@ -7,17 +7,21 @@ from dataclasses import dataclass
 
 from codegen.plan import Kernel, Launch, Limits, Plan, Section
 
-DECODE, VERIFY, BATCH, PREFILL = "decode", "verify", "batch", "prefill"
+DECODE, VERIFY, BATCH, PREFILL, RAGGED = "decode", "verify", "batch", "prefill", "ragged"
 # A token is decoded step by step: the plain step counts most, the others keep a choice from being made against them.
 WEIGHTS = {DECODE: 4.0, VERIFY: 1.0, BATCH: 1.0, PREFILL: 1.0}
 STEP_SECTIONS = ("verify", "accept", "drafter", "draft_token", "lookup", "draft_rows", "draft_select")
 PREFILL_SECTIONS = ("prefill", "prefill_end")
 CONTEXT = 256
+ODD = 3  # seats and rows that fill no tile
 
 
 @dataclass(frozen=True)
 class Scene:
-    """One launch of a kernel. bucket slots, rows_per_slot rows of each, at committed_len = context."""
+    """One launch of a kernel. bucket slots, rows_per_slot rows of each, at committed_len = context.
+
+    empty: seats at the end of the bucket that nobody has. weight: what the scene counts; one of 0 is proven, not timed.
+    """
 
     name: str
     section: Section
@@ -26,6 +30,7 @@ class Scene:
     rows_per_slot: int
     context: int
     weight: float
+    empty: int = 0
 
     @property
     def rows(self) -> int:
@@ -39,11 +44,16 @@ class Scene:
 
 
 def scenes_of(plan: Plan, kernel: Kernel) -> list[Scene]:
-    """The scenes of one kernel: decode, verify and batch of a step that launches it, and prefill."""
-    found: dict[tuple[int, int, str], Scene] = {}
+    """The scenes of one kernel: decode, verify and batch of a step that launches it, prefill, and ones with gaps."""
+    found: dict[tuple[int, int, str, int], Scene] = {}
     for scene in _scenes(plan, kernel):
-        found.setdefault((scene.bucket, scene.rows_per_slot, scene.section.name), scene)
+        found.setdefault((scene.bucket, scene.rows_per_slot, scene.section.name, scene.empty), scene)
     return list(found.values())
+
+
+def timed_scenes(plan: Plan, kernel: Kernel) -> list[Scene]:
+    """The scenes that count."""
+    return [scene for scene in scenes_of(plan, kernel) if scene.weight]
 
 
 def _scenes(plan: Plan, kernel: Kernel) -> Iterator[Scene]:
@@ -53,8 +63,12 @@ def _scenes(plan: Plan, kernel: Kernel) -> Iterator[Scene]:
         if limits.max_drafts:
             yield Scene(VERIFY, *place, 1, limits.max_drafts + 1, context, WEIGHTS[VERIFY])
         yield Scene(BATCH, *place, limits.max_slots, 1, context, WEIGHTS[BATCH])
+        seats, rows = min(ODD, limits.max_slots), min(ODD, limits.max_drafts + 1)
+        yield Scene(RAGGED, *place, seats, rows, context, 0.0, empty=min(1, seats - 1))
     if place := _first_launch(plan, kernel, PREFILL_SECTIONS):
         yield Scene(PREFILL, *place, 1, limits.prefill_chunk, 0, WEIGHTS[PREFILL])
+        seats, rows = min(ODD, limits.prefill_slots), min(ODD, limits.prefill_chunk)
+        yield Scene(f"{RAGGED} {PREFILL}", *place, seats, rows, 0, 0.0, empty=min(1, seats - 1))
     if not _first_launch(plan, kernel, (*STEP_SECTIONS, *PREFILL_SECTIONS)):
         section, launch = next((s, x) for s, x in plan.launches() if x.kernel == kernel.name)
         yield Scene(DECODE, section, launch, 1, 1, context, WEIGHTS[DECODE])

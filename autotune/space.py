@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from autotune.scenes import Scene, scenes_of
+from autotune.scenes import Scene, timed_scenes
 from codegen.plan import Kernel, Plan
 from codegen.tunables import ROW_TILES, Tunable, Value, plain
 from codegen.tuned import FREE
@@ -68,7 +68,7 @@ class Space:
 
     def promising(self, machine: Machine) -> Order:
         """Candidates that the roofline does not rule out: by how little they change, then by how little they cost."""
-        scenes = scenes_of(self.plan, self.kernel)
+        scenes = timed_scenes(self.plan, self.kernel)
         costs = {key(values): self.bound(values, scenes, machine) for values in self}
         base = costs[key(self.default)]
         kept = [values for values in self if costs[key(values)] <= HOPELESS * base or values == self.default]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -49,15 +50,22 @@ OnTrial = Callable[[Attempt], None]
 
 
 def run_trials(
-    search: Search, space: Space, evaluator: Evaluator, until: float, on_trial: OnTrial = lambda attempt: None
+    search: Search,
+    space: Space,
+    evaluator: Evaluator,
+    until: float = math.inf,
+    on_trial: OnTrial = lambda attempt: None,
+    most: int | None = None,
 ) -> bool:
-    """Trials until `until` (of time.monotonic) is over. Returns whether every candidate has been tried."""
-    while time.monotonic() < until:
+    """At most `most` trials until `until` (of time.monotonic) is over. Returns whether every candidate is tried."""
+    done = 0
+    while time.monotonic() < until and (most is None or done < most):
         drawn = search.next()
         if drawn is None:
             return True
         on_trial(_try(search, space, evaluator, *drawn))
-    return all(key(values) in search.tried() for values in search.order.values())
+        done += 1
+    return search.order.keys() <= search.tried().keys()
 
 
 def _try(search: Search, space: Space, evaluator: Evaluator, trial: Trial, values: Values) -> Attempt:

@@ -1,7 +1,8 @@
 """Does the search find the best? Two kernels whose candidates can all be timed, and a search with a third of the
 trials.
 
-    python benchmarks/autotune_search.py [--spec specs/tiny-hybrid.yaml] [--kernel NAME ...] [--part 0.33] [--json]
+    python benchmarks/autotune_search.py [--spec SPEC] [--kernel NAME ...] [--tunable NAME ...] [--part 0.33] [--json]
+    ... --spec specs/mamba2-130m.yaml --kernel matmul_1536x768_residual --tunable BLOCK_N row_tiles
 
 Exhaustive: every candidate is proven and raced against the untuned kernel; the best few are raced again at length. The
 search gets a fresh study and `part` of as many trials, and its choice (the untuned values, if nothing wins) is raced
@@ -16,6 +17,7 @@ import json
 import tempfile
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +42,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--spec", type=Path, default=Path("specs/tiny-hybrid.yaml"))
     parser.add_argument("--kernel", nargs="*", default=["attention_4x2x64", "matmul_256x258"])
+    parser.add_argument("--tunable", nargs="*", help="only these, where all candidates are too many")
     parser.add_argument("--part", type=float, default=0.33)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    rows = [compare(options.spec, name, options.part) for name in options.kernel]
+    rows = [compare(options.spec, name, options.part, options.tunable) for name in options.kernel]
     if options.json:
         print(json.dumps(rows))
         return
@@ -56,7 +59,7 @@ def main() -> None:
         )
 
 
-def compare(spec_path: Path, name: str, part: float) -> dict[str, Any]:
+def compare(spec_path: Path, name: str, part: float, only: list[str] | None) -> dict[str, Any]:
     """One kernel: exhaustive, then searched."""
     spec = load_spec(spec_path)
     full = lower(spec, "cpu")
@@ -65,14 +68,14 @@ def compare(spec_path: Path, name: str, part: float) -> dict[str, Any]:
         size = working_set(full)
         bench = Bench(forge, name, torch.device("cpu"), working_set=size, numerics=KEEP, measuring=nullcontext())
         space = space_of(forge.untuned, forge.untuned.kernel(name), KEEP)
+        space = replace(space, tunables=tuple(t for t in space.tunables if not only or t.name in only))
         start = time.perf_counter()
         ratios = exhaustive(bench, space)
         leaders = sorted(ratios, key=lambda text: ratios[text][0])[:FINALISTS]
         exhausted = time.perf_counter() - start
         start = time.perf_counter()
         search = Search(open_study(folder, "search"), space, space.promising(machine_here(size)))
-        for _ in range(int(part * len(space))):
-            run_trials(search, space, bench, time.monotonic() + 1e-3)
+        run_trials(search, space, bench, most=int(part * len(space)))
         chosen = dict(conclude(search, space, bench, identity(full, full.kernel(name)), {}).values)
         searched, trials = time.perf_counter() - start, len(search.tried())
         finals = {text: raced(bench, ratios[text][1]) for text in leaders} | {key(chosen): raced(bench, chosen)}

@@ -129,9 +129,9 @@ def commit(b: Builder, names: Names, mixer: Mamba2Spec, layer: str) -> list[Laun
     conv_name = f"mamba2_conv_step_{mixer.conv_dim}x{mixer.conv_width}_{mixer.in_proj_dim}"
     constants = _conv_constants(b, conv_name, mixer)
     conv = b.kernel("mamba2_conv_step", conv_name, **constants)
-    scan_name = f"mamba2_scan_step_{_suffix(mixer)}"
-    b.choose(scan_name, *b.target.warps(changes_bits=True))
-    scan = b.kernel("mamba2_scan_step", scan_name, RING=b.limits.ring, **_scan_constants(mixer))
+    scan = b.kernel(
+        "mamba2_scan_step", f"mamba2_scan_step_{_suffix(mixer)}", RING=b.limits.ring, **_scan_constants(mixer)
+    )
     projected, y = f"projected_{mixer.in_proj_dim}", f"mixed_{mixer.d_inner}"
     blocks = -(-mixer.conv_dim // constants["BLOCK_C"])
     return [
@@ -174,9 +174,7 @@ def _prefill_scan(b: Builder, names: Names, mixer: Mamba2Spec, layer: str) -> li
     constants = _conv_constants(b, conv_name, mixer)
     activated = b.scratch(f"activated_{mixer.conv_dim}", mixer.conv_dim, "fp32")
     conv = b.kernel("mamba2_conv_prefill", conv_name, **constants)
-    scan_name = f"mamba2_scan_prefill_{_suffix(mixer)}"
-    b.choose(scan_name, *b.target.warps(changes_bits=True))
-    scan = b.kernel("mamba2_scan_prefill", scan_name, **_scan_constants(mixer))
+    scan = b.kernel("mamba2_scan_prefill", f"mamba2_scan_prefill_{_suffix(mixer)}", **_scan_constants(mixer))
     projected, y = f"projected_{mixer.in_proj_dim}", f"mixed_{mixer.d_inner}"
     return [
         launch(
