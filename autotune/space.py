@@ -15,6 +15,7 @@ from codegen.tunables import ROW_TILES, Tunable, Value, plain
 from codegen.tuned import FREE
 
 HOPELESS = 1.5  # of the untuned kernel's bound: a candidate whose own bound is worse is not tried
+LAUNCH_SECONDS = 1e-6
 PROGRAM_SECONDS = 1e-7  # to take up a program
 NEXT_TO_NOTHING = 4096  # bytes
 PER_PASS = 4.0  # a panel that is read again comes from a nearer cache, so much faster
@@ -90,7 +91,8 @@ def _seconds(kernel: Kernel, values: Values, scene: Scene, machine: Machine) -> 
     programs, size, flops = _work({**dict(kernel.constants), **values}, scene, passes * tile)
     share = -(-programs // machine.units) * machine.units / programs
     moved = size * (1 + (passes - 1) / PER_PASS) / machine.bandwidth
-    return float(share * max(moved, flops / machine.peak) + programs * PROGRAM_SECONDS / machine.units)
+    taken_up = LAUNCH_SECONDS + programs * PROGRAM_SECONDS / machine.units
+    return float(share * max(moved, flops / machine.peak) + taken_up)
 
 
 def _work(held: Mapping[str, Any], scene: Scene, rows: int) -> tuple[int, int, int]:

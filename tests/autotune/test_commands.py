@@ -48,7 +48,7 @@ def test_a_run_gives_a_result_for_every_kernel_that_it_was_asked_for(tuned: tupl
     assert {result["identity"]["kernel"] for result in results} == {KERNEL, OTHER}
     for result in results:
         assert result["kind"] == "measured"
-        assert len(result["detail"]["trials"]) == 3
+        assert len(result["detail"]["trials"]) == min(3, result["detail"]["space"])
         first = result["detail"]["trials"][0]
         assert first["state"] in ("complete", "slow"), first
         assert all(times["untuned"] > 0 for times in result["detail"]["scenes"].values())
