@@ -94,7 +94,9 @@ class Judge:
         for name, meant in (meaning(arena, self.untuned.kernel, start.to_cpu()) if meaning else {}).items():
             far = distance(meant, results[name].cpu())
             if not far <= 1:
-                raise UntunedWrong(kernel=self.untuned.kernel.name, scene=arena.scene.name, output=name, error=far)
+                raise UntunedWrong(
+                    kernel=self.untuned.kernel.name, scene=arena.scene.name, output=name, error=f"{far:.3g}"
+                )
 
     def prove(self, candidate: Candidate) -> None:
         """Raise Rejected unless the candidate is right wherever it may be launched, on one thread and on all."""

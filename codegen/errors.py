@@ -113,7 +113,7 @@ class UntunedWrong(CodegenError):
     """A kernel as it is built without tuning does not compute what it means: nothing can be tuned against it."""
 
     code = "tune-untuned-wrong"
-    template = "untuned kernel {kernel} in scene {scene}: {output} is off by {error:.3g} times what is tolerated"
+    template = "untuned kernel {kernel} in scene {scene}: {output} is off by {error} times what is tolerated"
 
 
 class StudyUnusable(CodegenError):

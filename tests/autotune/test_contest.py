@@ -38,7 +38,7 @@ def timed(weights: dict[str, float], **ratios: list[float]) -> Timed:
 def test_a_ratio_is_the_weighted_mean_of_medians_which_no_outlier_moves() -> None:
     found = timed({"decode": 3.0, "batch": 1.0}, decode=[0.5, 0.5, 9.0], batch=[2.0, 2.0, 0.01])
     assert found.ratio == pytest.approx(math.exp((3 * math.log(0.5) + math.log(2)) / 4))
-    assert found.worst == ("batch", pytest.approx(0.01))
+    assert found.worst == ("decode", 0.5), "three rounds of four are no better than this"
 
 
 def test_noise_is_large_where_rounds_differ_and_unknown_of_few() -> None:
@@ -92,10 +92,7 @@ def test_every_scene_that_counts_is_a_launch_of_the_plan(tiny: ModelSpec) -> Non
         scenes = timed_scenes(plan, kernel)
         assert scenes
         assert all(scene.launch in scene.section.launches for scene in scenes)
-        assert all(
-            scene.rows <= max(plan.limits.prefill_chunk, plan.limits.max_slots * plan.limits.max_rows)
-            for scene in scenes
-        )
+        assert max(scene.rows for scene in scenes) <= plan.limits.prefill_chunk
 
 
 def test_the_roofline_drops_what_cannot_win_and_never_the_untuned_values(tiny: ModelSpec) -> None:
