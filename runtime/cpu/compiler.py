@@ -14,8 +14,11 @@ from . import compat, knobs, toolchain
 from .analysis.provenance import has_integer_addresses
 from .checks import mode
 from .emit.kernel import emit_kernel
+from .errors import BadArgument
 from .ttir.inline import inline_calls
 from .ttir.parser import parse_module
+
+MOST_PREFETCH_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,13 @@ class CpuOptions:
 _IGNORED = ("num_warps", "num_ctas", "num_stages", "warp_size", "enable_fp_fusion")
 
 
+def _check_prefetch(value: Any) -> None:
+    """Raise BadArgument for a distance that no load can fetch ahead."""
+    if type(value) is not int or not 0 <= value <= MOST_PREFETCH_BYTES:
+        allowed = f"an integer from 0 to {MOST_PREFETCH_BYTES}"
+        raise BadArgument(function="launch", argument="prefetch_bytes", value=repr(value), allowed=allowed)
+
+
 class CpuBackend(BaseBackend):
     """Stages `ttir`, `c`, `so`; the C source lies beside the object in Triton's cache."""
 
@@ -77,6 +87,7 @@ class CpuBackend(BaseBackend):
         if given.get("check_mode") not in mode.MODES:
             mode.warn_if_changed()
             given["check_mode"] = mode.current().mode  # else a compile thread got the options of the launching one
+        _check_prefetch(given.get("prefetch_bytes", 0))
         return CpuOptions(**given)
 
     def pack_metadata(self, metadata: Any) -> tuple:
