@@ -20,7 +20,7 @@ from codegen.plan import PAD_SLOT_ID, Buffer, Kernel, Plan, Role
 from runtime.buffers import TORCH_DTYPES
 from runtime.layouts import panel
 from runtime.plan import Source
-from runtime.random_weights import _random
+from runtime.random_weights import random_tensor
 
 CHECKPOINTS = 2  # rows of a checkpoint buffer: a plain step writes none of them
 STREAM = "x"  # the residual stream, wherever a section takes it as a parameter
@@ -117,7 +117,7 @@ class Arena:
     def source(self, buffer: Buffer, index: int) -> Tensor:
         """One tensor of the weights file, as stored."""
         found = buffer.sources[index]
-        tensor = _random(Source(found.tensor, found.shape, found.dtype), generator(found.tensor))
+        tensor = random_tensor(Source(found.tensor, found.shape, found.dtype), generator(found.tensor))
         return tensor.to(TORCH_DTYPES[found.dtype])
 
     @cached_property

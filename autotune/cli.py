@@ -21,7 +21,7 @@ from codegen.errors import BadTuning, CodegenError, TunedUnusable, TunerMissing
 from codegen.lower import TARGETS
 from codegen.package import MANIFEST, SPEC
 from codegen.tunables import plain
-from codegen.tuned import FREE, KEEP, Result, ResultFile, Results, data_folder
+from codegen.tuned import FREE, KEEP, RESULTS, Result, ResultFile, Results, data_folder
 from dsl import ModelSpec, load_spec
 from dsl.errors import SpecError, nearest_name
 from runtime.errors import RuntimeStateError
@@ -223,7 +223,7 @@ def _read(path: Path | None) -> list[Result]:
     if path is not None and path.is_file():
         return ResultFile(path).all()
     folder = path or data_folder()
-    inner = folder / "results"
+    inner = folder / RESULTS
     if path is not None and not folder.is_dir():
         raise TunedUnusable(path=path, detail="there is no such file or folder")
     return Results(inner if inner.is_dir() else folder).all()
@@ -283,7 +283,7 @@ def import_command(
 ) -> None:
     """Take over results of a file. One that is here already stays if it is better."""
     with user_errors():
-        results, taken = Results((folder or data_folder()) / "results"), 0
+        results, taken = Results((folder or data_folder()) / RESULTS), 0
         found = ResultFile(file).all()
         for result in found:
             here = results.find(result.identity)

@@ -27,7 +27,7 @@ from codegen.aot_worker import end_with_parent
 from codegen.cost import Shape, step_costs
 from codegen.lower import lower
 from codegen.plan import Plan
-from codegen.tuned import KEEP, Result, Results, identity
+from codegen.tuned import KEEP, RESULTS, Result, Results, identity
 from dsl import ModelSpec
 
 LAUNCH_SECONDS = 5e-6  # of a kernel that moves next to nothing
@@ -142,7 +142,7 @@ def run(task: Task, seconds: float, progress: Progress | None = None) -> Iterato
     repeated spends its time on what is left.
     """
     progress = progress or Progress()
-    session, results = Session(task), Results(task.folder / "results")
+    session, results = Session(task), Results(task.folder / RESULTS)
     parts = shares(session.plan, task.numerics, session.machine, task.kernels)
     end, left = time.monotonic() + seconds, 1.0
     with _helpers(task) as helpers:

@@ -26,7 +26,7 @@ from codegen.memory import memory_table, total_bytes
 from codegen.package import write_package
 from codegen.plan import Plan
 from codegen.tunables import plain
-from codegen.tuned import FREE, KEEP, Choice, ResultFile, Results, choose, data_folder, values_of
+from codegen.tuned import FREE, KEEP, RESULTS, Choice, ResultFile, Results, choose, data_folder, values_of
 from dsl import ModelSpec, load_spec
 from dsl.errors import SpecError
 
@@ -167,8 +167,9 @@ def _lower(
 
 def _results(tuned: Path | None) -> Results | ResultFile:
     if tuned is None:
-        return Results(data_folder() / "results")
-    return Results(tuned) if tuned.is_dir() else ResultFile(tuned)
+        return Results(data_folder() / RESULTS)
+    inner = tuned / RESULTS
+    return Results(inner if inner.is_dir() else tuned) if tuned.is_dir() else ResultFile(tuned)
 
 
 def _say_what_is_tuned(target: str, choices: list[Choice]) -> None:

@@ -27,6 +27,7 @@ from codegen.tunables import NUM_WARPS, ROW_TILES, Value, plain
 from dsl.files import read_regular
 
 FORMAT = 1
+RESULTS = "results"  # below the data folder
 RESULT_BYTES, EXPORT_BYTES = 8 << 20, 256 << 20
 KEEP, FREE = "keep", "free"  # numerics: only what changes no bit, or everything
 MEASURED, PREDICTED = "measured", "predicted"
@@ -207,6 +208,7 @@ class Choice:
 
 def choose(plan: Plan, source: Results | ResultFile | None, numerics: str = KEEP) -> Iterator[Choice]:
     """For each kernel of an untuned plan with tunables, what `source` has. Nothing is taken that a kernel refuses."""
+    every: list[Result] | None = None
     for kernel in plan.kernels:
         if not kernel.tunables:
             continue
@@ -215,7 +217,9 @@ def choose(plan: Plan, source: Results | ResultFile | None, numerics: str = KEEP
             continue
         wanted = [identity(plan, kernel, mode) for mode in ((FREE, KEEP) if numerics == FREE else (KEEP,))]
         found = next(filter(None, map(source.find, wanted)), None)
-        refused = _refused(kernel, found, numerics) if found else _missing(source.all(), wanted[-1])
+        if found is None and every is None:
+            every = source.all()
+        refused = _refused(kernel, found, numerics) if found else _missing(every or (), wanted[-1])
         yield Choice(kernel.name, None if refused else found, refused or _origin(found, wanted))
 
 
