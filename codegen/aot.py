@@ -72,9 +72,8 @@ def compile_jobs(plan: Plan, directory: Path) -> Iterator[Job]:
         path = directory / folder / "kernels" / f"{kernel.name}.py"
         cache_dir = str(directory / "cache" / folder)
         for tile in kernel.row_tiles or (None,):
-            yield Job(
-                kernel.name, str(path), plan.target, cache_dir, kernel_params(plan, kernel.name), tile, kernel.num_warps
-            )
+            params = kernel_params(plan, kernel.name)
+            yield Job(kernel.name, str(path), plan.target, cache_dir, params, tile, kernel.num_warps, kernel.options)
 
 
 def kernel_params(plan: Plan, kernel: str) -> tuple[tuple[str, str], ...]:
@@ -106,14 +105,14 @@ def _key(job: Job) -> str:
         Path(job.path).read_text(),
         repr(job.params),
         repr(job.row_tile),
-        str(job.num_warps),
-        _toolchain(job.target),
+        repr((job.num_warps, job.options)),
+        toolchain(job.target),
     )
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 @cache
-def _toolchain(target: str) -> str:
+def toolchain(target: str) -> str:
     """Identity of everything outside the kernel that decides its binary."""
     parts = [target, platform.machine(), platform.python_version(), _version("triton"), _version("torch")]
     parts.append(device_functions_sha256())

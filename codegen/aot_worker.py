@@ -35,6 +35,12 @@ class Job:
     params: tuple[tuple[str, str], ...]
     row_tile: int | None
     num_warps: int
+    options: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def launch_options(self) -> dict[str, Any]:
+        """Options as the step module passes them."""
+        return {"num_warps": self.num_warps, **dict(self.options), "enable_fp_fusion": False}
 
 
 @dataclass(frozen=True)
@@ -71,8 +77,8 @@ def compile_job(job: Job) -> Resources:
 
     triton.knobs.cache.dir = job.cache_dir
     function = _load(job)
-    compiled = _compile_cpu(job, function) if job.target == "cpu" else _compile_cuda(job, function)
-    return _resources(job, compiled)
+    compiled = _compile_cpu(job, function) if job.target == "cpu" else compile_cuda(job, function)
+    return resources_of(job, compiled)
 
 
 def _load(job: Job) -> Any:
@@ -96,10 +102,11 @@ def _compile_cpu(job: Job, function: Any) -> Any:
     args: dict[str, Any] = {name: 3 if dtype == "scalar" else MockTensor(dtypes[dtype]) for name, dtype in job.params}
     if job.row_tile is not None:
         args["BLOCK_M"] = job.row_tile
-    return function.warmup(**args, grid=(1,), num_warps=job.num_warps, enable_fp_fusion=False)
+    return function.warmup(**args, grid=(1,), **job.launch_options)
 
 
-def _compile_cuda(job: Job, function: Any) -> Any:
+def compile_cuda(job: Job, function: Any) -> Any:
+    """Compile a Triton function for a CUDA target, with or without a GPU. Raises whatever the compiler raises."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -116,10 +123,11 @@ def _compile_cuda(job: Job, function: Any) -> Any:
         constants["BLOCK_M"] = job.row_tile
     source = ASTSource(function, signature, constants, attrs)
     target = GPUTarget("cuda", int(job.target.removeprefix("cuda:")), 32)
-    return triton.compile(source, target=target, options={"num_warps": job.num_warps, "enable_fp_fusion": False})
+    return triton.compile(source, target=target, options=job.launch_options)
 
 
-def _resources(job: Job, compiled: Any) -> Resources:
+def resources_of(job: Job, compiled: Any) -> Resources:
+    """What a compiled kernel takes, and its folder in Triton's cache."""
     from triton.runtime.cache import get_cache_manager
 
     folder = Path(get_cache_manager(compiled.hash).cache_dir).name

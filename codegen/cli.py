@@ -15,16 +15,19 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from codegen.cost import Shape, step_costs
-from codegen.errors import BadShape, CodegenError
+from codegen.errors import BadShape, CodegenError, TunedUnusable
 from codegen.lower import TARGETS, lower
 from codegen.memory import memory_table, total_bytes
 from codegen.package import write_package
 from codegen.plan import Plan
-from dsl import load_spec
+from codegen.tunables import plain
+from codegen.tuned import FREE, KEEP, RESULTS, Choice, ResultFile, Results, choose, data_folder, values_of
+from dsl import ModelSpec, load_spec
 from dsl.errors import SpecError
 
 app = typer.Typer(
@@ -39,10 +42,32 @@ app = typer.Typer(
 out = Console(emoji=False)  # "cuda:100:" is no emoji
 err = Console(stderr=True, emoji=False)
 
+
+class Numerics(StrEnum):
+    """Which tuned values are taken: those that change no bit, or all."""
+
+    KEEP = KEEP
+    FREE = FREE
+
+
 SpecPath = Annotated[Path, typer.Argument(help="YAML model spec, e.g. specs/tiny-hybrid.yaml", show_default=False)]
 Target = Annotated[str, typer.Option("--target", help=f"One of {', '.join(TARGETS)}.")]
 Targets = Annotated[
     list[str] | None, typer.Option("--target", help=f"Repeatable; one of {', '.join(TARGETS)}. [default: cpu]")
+]
+
+
+Tuned = Annotated[
+    Path | None,
+    typer.Option(
+        "--tuned",
+        help="File of `autotune export`, or a folder of results. [default: what autotune found on this machine]",
+        show_default=False,
+    ),
+]
+Untuned = Annotated[bool, typer.Option("--untuned", help="Take no tuned values.")]
+NumericsMode = Annotated[
+    Numerics, typer.Option("--numerics", help="free: also tuned values that change bits, so other checkpoints.")
 ]
 
 
@@ -91,25 +116,30 @@ def build(
     target: Targets = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Compiler processes. [default: one per core]")] = None,
     compile_kernels: Annotated[bool, typer.Option("--aot/--no-aot", help="Compile all kernels now.")] = True,
+    tuned: Tuned = None,
+    untuned: Untuned = False,
+    numerics: NumericsMode = Numerics.KEEP,
     as_json: AsJson = False,
 ) -> None:
     """Lower a spec, render its package and compile every kernel for each target.
 
-    Identical input gives identical files; only what changed is written or compiled again.
+    Identical input, tuned values among it, gives identical files; only what changed is written or compiled again.
+    What `python -m autotune run` found is taken for the kernels that it is for: it changes no bit of a result.
     """
     start = perf_counter()
     with user_errors():
         spec = load_spec(spec_path)
         directory = output or Path("build") / spec.name.replace("-", "_")
-        plans = [lower(spec, name) for name in dict.fromkeys(target or ["cpu"])]
+        lowered = {name: _lower(spec, name, tuned, untuned, numerics) for name in dict.fromkeys(target or ["cpu"])}
+        plans = [plan for plan, _ in lowered.values()]
         written = write_package(plans, directory, spec, spec_path.as_posix())
         resources = {plan.target: _compile(plan, directory, jobs, as_json) for plan in plans} if compile_kernels else {}
     seconds = perf_counter() - start
     if as_json:
         kernels = {name: [asdict(entry) for entry in entries] for name, entries in resources.items()}
-        print(
-            json.dumps({"package": str(directory), "seconds": seconds, "written": asdict(written), "kernels": kernels})
-        )
+        chosen = {name: [choice.plain() for choice in choices] for name, (_, choices) in lowered.items()}
+        found = {"package": str(directory), "seconds": seconds, "written": asdict(written), "kernels": kernels}
+        print(json.dumps({**found, "tuned": chosen}))
         return
     for name, entries in resources.items():
         if any(entry.registers is not None for entry in entries):
@@ -117,7 +147,42 @@ def build(
         size = sum(entry.bytes for entry in entries)
         spilled = sum(entry.spill_bytes or 0 for entry in entries)
         out.print(f"{name}: {len(entries)} kernels, {size / 1024:.0f} KiB of code, {spilled} bytes spilled")
+    for name, (_, choices) in lowered.items():
+        _say_what_is_tuned(name, choices)
     out.print(f"{directory}: {written.files} files ({written.changed} changed) in {seconds:.1f} s")
+
+
+def _lower(
+    spec: ModelSpec, target: str, tuned: Path | None, untuned: bool, numerics: Numerics
+) -> tuple[Plan, list[Choice]]:
+    """The plan of a spec with the tuned values that are there, and what was taken for which kernel."""
+    if untuned and tuned is not None:
+        raise TunedUnusable(path=tuned, detail="--untuned asks for none; leave one of the two out")
+    source = None if untuned else _results(tuned)
+    plan = lower(spec, target)
+    choices = list(choose(plan, source, numerics))
+    values = values_of(choices)
+    return (lower(spec, target, values) if values else plan), choices
+
+
+def _results(tuned: Path | None) -> Results | ResultFile:
+    if tuned is None:
+        return Results(data_folder() / RESULTS)
+    inner = tuned / RESULTS
+    return Results(inner if inner.is_dir() else tuned) if tuned.is_dir() else ResultFile(tuned)
+
+
+def _say_what_is_tuned(target: str, choices: list[Choice]) -> None:
+    """One line of numbers, and one for each reason why kernels run untuned."""
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for choice in choices:
+        if choice.result is None:
+            reasons[choice.why].append(choice.kernel)
+    taken = len(choices) - sum(map(len, reasons.values()))
+    out.print(f"{target}: {taken} of {len(choices)} kernels with tunables run as tuned", highlight=False)
+    for why, kernels in reasons.items():
+        names = ", ".join(kernels)
+        out.print(f"  untuned ({why}): {names}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _compile(plan: Plan, directory: Path, jobs: int | None, quiet: bool) -> list[Any]:
@@ -206,11 +271,14 @@ def explain(
     bucket: Annotated[int, typer.Option(min=1, help="Slots in the step.")] = 1,
     context: Annotated[int, typer.Option(min=1, help="Tokens already in the context.")] = 256,
     dump: Annotated[Dump | None, typer.Option(help="Print the plan as JSON and nothing else.")] = None,
+    tuned: Tuned = None,
+    untuned: Untuned = False,
+    numerics: NumericsMode = Numerics.KEEP,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a step does: launches, bytes and FLOPs per layer, kernels, and the memory table."""
+    """Show what a step does: launches, bytes and FLOPs per layer, kernels, what is tuned, and the memory table."""
     with user_errors():
-        plan = lower(load_spec(spec_path), target)
+        plan, choices = _lower(load_spec(spec_path), target, tuned, untuned, numerics)
         _check_shape(plan, drafts, bucket, context)
     if dump is Dump.PLAN:
         print(plan.to_json(), end="")
@@ -221,7 +289,9 @@ def explain(
     totals = {name: sum(row[name] for row in layers.values()) for name in ("launches", "bytes", "flops")}
     if as_json:
         memory = {str(role): size for role, size in memory_table(plan).items()}
-        print(json.dumps({"step": totals, "layers": layers, "kernels": kernels, "memory": memory}))
+        chosen = [choice.plain() for choice in choices]
+        found = {"step": totals, "layers": layers, "kernels": kernels, "memory": memory, "tuned": chosen}
+        print(json.dumps(found))
         return
     out.print(
         _cost_table(
@@ -229,6 +299,7 @@ def explain(
         )
     )
     out.print(_cost_table("by kernel", kernels, totals))
+    out.print(_tuned_table(plan, choices))
     out.print(_memory(plan))
 
 
@@ -279,6 +350,19 @@ def _cost_table(title: str, rows: dict[str, dict[str, int]], totals: dict[str, i
         table.add_column(name, justify="right")
     for name, row in [*rows.items(), ("total", totals)]:
         table.add_row(name, str(row["launches"]), f"{row['bytes'] / 1024:.1f}", f"{row['flops'] / 1e6:.3f}")
+    return table
+
+
+def _tuned_table(plan: Plan, choices: list[Choice]) -> Table:
+    table = Table(title="what may be tuned", title_justify="left")
+    table.add_column("kernel", overflow="fold")
+    table.add_column("values (* tuned)", overflow="fold")
+    table.add_column("", overflow="fold")
+    for choice in choices:
+        kernel = plan.kernel(choice.kernel)
+        values = [f"{t.name}={plain(kernel.chosen(t))}{'*' if t.name in kernel.tuned else ''}" for t in kernel.tunables]
+        ratio = f", {choice.result.ratio:.2f} of the untuned time" if choice.result else ""
+        table.add_row(choice.kernel, escape(" ".join(values)), choice.why + ratio)
     return table
 
 

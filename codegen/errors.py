@@ -95,6 +95,48 @@ class BadShape(CodegenError):
     template = "{option} = {value} is not possible for this spec: {allowed}"
 
 
+class TunedRefused(CodegenError):
+    """A tuned value is none that its kernel allows on this target, or its kernel is not part of the plan."""
+
+    code = "tuned-value"
+    template = "tuned value {name} = {value} of kernel {kernel} on {target}: allowed is {allowed}"
+
+
+class TunedUnusable(CodegenError):
+    """The file of tuned values cannot be read, or the option that asks for it is contradicted by another."""
+
+    code = "tuned-file"
+    template = "tuned values of {path} cannot be used: {detail}"
+
+
+class UntunedWrong(CodegenError):
+    """A kernel as it is built without tuning does not compute what it means: nothing can be tuned against it."""
+
+    code = "tune-untuned-wrong"
+    template = "untuned kernel {kernel} in scene {scene}: {output} is off by {error} times what is tolerated"
+
+
+class StudyUnusable(CodegenError):
+    """The folder or database of studies that autotune shares with others cannot be opened or written."""
+
+    code = "tune-storage"
+    template = "studies in {place} cannot be used: {detail}"
+
+
+class BadTuning(CodegenError):
+    """An option of autotune has a value that means nothing, or names what is not there."""
+
+    code = "tune-option"
+    template = "{option} = {value}: {allowed}"
+
+
+class TunerMissing(CodegenError):
+    """The search library of autotune is not installed."""
+
+    code = "tune-missing"
+    template = "autotune needs optuna, which is not installed: pip install -c constraints.txt -e '.[tune]'"
+
+
 class NoMachineCode(CodegenError):
     """`inspect` is asked for a target whose code it does not read."""
 

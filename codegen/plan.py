@@ -14,6 +14,8 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
+from codegen.tunables import NUM_WARPS, ROW_TILES, Tunable, Value
+
 DTYPE_BYTES: Mapping[str, int] = {"bf16": 2, "fp32": 4, "int32": 4, "int64": 8}
 GRID_SYMBOLS = ("rows", "bucket", "row_blocks", "slot_blocks")
 SECTION_SCALARS = ("rows", "bucket", "rows_per_slot", "draft_index", "num_drafts")
@@ -77,17 +79,43 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A template with its constants resolved: one generated Triton function. row_tiles: sizes of its BLOCK_M."""
+    """A template with its constants resolved: one generated Triton function.
+
+    row_tiles: sizes of its BLOCK_M. options: further options of its launches, where they are not Triton's own defaults.
+    tunables: what may be chosen; what was chosen is in the other fields.
+    """
 
     name: str
     template: str
     constants: tuple[tuple[str, int | float | bool], ...]
     row_tiles: tuple[int, ...] = ()
     num_warps: int = 4
+    options: tuple[tuple[str, int], ...] = ()
+    tunables: tuple[Tunable, ...] = ()
 
     def constant(self, name: str) -> Any:
         """The value of one constant."""
         return dict(self.constants)[name]
+
+    def chosen(self, tunable: Tunable) -> Value:
+        """The value that this instance has of one of its tunables."""
+        held: dict[str, Any] = {tunable.name: tunable.default} | {ROW_TILES: self.row_tiles, NUM_WARPS: self.num_warps}
+        held |= dict(self.constants) | dict(self.options)
+        value: Value = held[tunable.name]
+        return value
+
+    @property
+    def tuned(self) -> dict[str, Value]:
+        """What is not as it would be untuned."""
+        chosen = {tunable.name: self.chosen(tunable) for tunable in self.tunables}
+        return {t.name: chosen[t.name] for t in self.tunables if chosen[t.name] != t.default}
+
+    @property
+    def deciding(self) -> dict[str, Any]:
+        """What decides bits: every constant, tile and option but the tunables that change none."""
+        neutral = {tunable.name for tunable in self.tunables if not tunable.changes_bits}
+        held = {**dict(self.constants), ROW_TILES: list(self.row_tiles), **self.tuned}
+        return {name: value for name, value in held.items() if name not in neutral}
 
 
 @dataclass(frozen=True)
@@ -180,6 +208,11 @@ class Plan:
     def section(self, name: str) -> Section:
         """The section called `name`."""
         return next(s for s in self.sections if s.name == name)
+
+    @property
+    def tuned(self) -> dict[str, dict[str, Value]]:
+        """What tuning chose, by kernel: `lower(spec, target, plan.tuned)` gives this plan again."""
+        return {kernel.name: kernel.tuned for kernel in self.kernels if kernel.tuned}
 
     def launches(self) -> Iterator[tuple[Section, Launch]]:
         """Every launch with its section, in order."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import keyword
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -12,9 +13,9 @@ from typing import Any
 import jinja2
 
 from codegen.errors import PlanInvalid
+from codegen.launching import ROW_TILE, SLOT_TILE, Launching
 from codegen.plan import Kernel, Launch, Plan, Section
 
-ROW_TILE, SLOT_TILE = "tile", "slot_tile"
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
 
 
@@ -40,6 +41,7 @@ class LaunchView:
     kernel: str
     grid: str
     args: tuple[tuple[str, str], ...]
+    options: str
 
 
 @dataclass(frozen=True)
@@ -122,23 +124,28 @@ def kernel_text(kernel: Kernel) -> str:
 
 def render_step(plan: Plan, command: str) -> str:
     """The module of the step function."""
-    template = "package/step.py.j2"
+    template, launching = "package/step.py.j2", Launching(plan)
     return (
         environment()
         .get_template(template)
         .render(
             plan=plan,
             provenance=_provenance(plan, command, template),
-            sections=[_section_view(plan, section) for section in plan.sections],
-            num_warps=max(kernel.num_warps for kernel in plan.kernels),
-            row_tiles=_tile_sizes(plan, ROW_TILE),
-            slot_tiles=_tile_sizes(plan, SLOT_TILE),
+            sections=[_section_view(launching, section) for section in plan.sections],
+            options=_dict_text(launching.common_options),
+            own_options={name: _dict_text(options) for name, options in launching.own_options.items()},
+            row_tiles=launching.common_tiles[ROW_TILE],
+            slot_tiles=launching.common_tiles[SLOT_TILE],
         )
     )
 
 
-def _section_view(plan: Plan, section: Section) -> SectionView:
-    used = _symbols(plan, section)
+def _dict_text(options: Mapping[str, Any]) -> str:
+    return "{" + ", ".join(f'"{ident(name)}": {literal(value)}' for name, value in options.items()) + "}"
+
+
+def _section_view(launching: Launching, section: Section) -> SectionView:
+    used = _symbols(launching, section)
     of_slot = "rows_per_slot" if "rows_per_slot" in section.params else "rows"
     derived = {
         "rows": "bucket * rows_per_slot" if "rows_per_slot" in section.params else "bucket",
@@ -147,42 +154,33 @@ def _section_view(plan: Plan, section: Section) -> SectionView:
         "slot_tile": f"row_tile({of_slot}, SLOT_TILES)",
         "slot_blocks": f"-(-{of_slot} // slot_tile)",
     }
+    for kind, tile, blocks, sizes in launching.own_tiles(section):
+        over = "rows" if kind == ROW_TILE else of_slot
+        derived |= {tile: f"row_tile({over}, {literal(sizes)})", blocks: f"-(-{over} // {tile})"}
     local = tuple((name, text) for name, text in derived.items() if name in used and name not in section.params)
-    return SectionView(
-        section.name, section.doc, list(section.params), local, tuple(_launch_view(plan, x) for x in section.launches)
-    )
+    launches = tuple(_launch_view(launching, launch) for launch in section.launches)
+    return SectionView(section.name, section.doc, list(section.params), local, launches)
 
 
-def _symbols(plan: Plan, section: Section) -> set[str]:
-    """Names that the section's launches mention; a tiled kernel needs its tile, and `tile` needs `rows`."""
+def _symbols(launching: Launching, section: Section) -> set[str]:
+    """Names that the section's launches mention; a tiled kernel needs its tile, and a tile of all rows needs `rows`."""
     used: set[str] = set()
     for launch in section.launches:
-        used |= {size for size in launch.grid if isinstance(size, str)}
+        used |= {size for size in launching.grid(launch) if isinstance(size, str)}
         used |= {value for _, value in launch.args}
-        tile = _tile(plan, launch)
-        used |= {tile, "rows"} if tile == ROW_TILE else {tile}
+        used |= {launching.tile(launch)} | ({"rows"} if launching.kind(launch) == ROW_TILE else set())
     return used
 
 
-def _tile(plan: Plan, launch: Launch) -> str:
-    """The local that a tiled kernel's BLOCK_M is, or nothing."""
-    if not plan.kernel(launch.kernel).row_tiles:
-        return ""
-    return SLOT_TILE if "slot_blocks" in launch.grid else ROW_TILE
-
-
-def _tile_sizes(plan: Plan, tile: str) -> tuple[int, ...]:
-    kernels = {launch.kernel for _, launch in plan.launches() if _tile(plan, launch) == tile}
-    return tuple(sorted({size for name in kernels for size in plan.kernel(name).row_tiles}))
-
-
-def _launch_view(plan: Plan, launch: Launch) -> LaunchView:
-    buffers = {buffer.name for buffer in plan.buffers}
+def _launch_view(launching: Launching, launch: Launch) -> LaunchView:
+    buffers = launching.buffers
     args = [(name, f"b.{ident(value)}" if value in buffers else ident(value)) for name, value in launch.args]
-    if tile := _tile(plan, launch):
+    if tile := launching.tile(launch):
         args.append(("BLOCK_M", tile))
-    grid = ", ".join(str(size) for size in launch.grid) + ("," if len(launch.grid) == 1 else "")
-    return LaunchView(f"{launch.layer}: {launch.note}", launch.kernel, grid, tuple(args))
+    sizes = launching.grid(launch)
+    grid = ", ".join(str(size) for size in sizes) + ("," if len(sizes) == 1 else "")
+    note = f"{launch.layer}: {launch.note}"
+    return LaunchView(note, launch.kernel, grid, tuple(args), launching.options(launch))
 
 
 def render_target(plan: Plan, command: str) -> dict[str, str]:

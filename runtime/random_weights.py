@@ -18,10 +18,14 @@ def random_weights(plan: Plan, seed: int = 0) -> dict[str, Tensor]:
     """
     generator = torch.Generator().manual_seed(seed)
     sources = {source.tensor: source for buffer in plan.buffers.values() for source in buffer.sources}
-    return {name: _random(source, generator).to(TORCH_DTYPES[source.dtype]) for name, source in sorted(sources.items())}
+    return {
+        name: random_tensor(source, generator).to(TORCH_DTYPES[source.dtype])
+        for name, source in sorted(sources.items())
+    }
 
 
-def _random(source: Source, generator: torch.Generator) -> Tensor:
+def random_tensor(source: Source, generator: torch.Generator) -> Tensor:
+    """One tensor of the weights file, in fp32: what its name and shape say of its distribution."""
     uniform = torch.rand(source.shape, generator=generator)
     normal = torch.randn(source.shape, generator=generator)
     name = source.tensor

@@ -10,6 +10,7 @@ from typing import Any
 
 from codegen.plan import Plan
 from codegen.render import render_step
+from codegen.tunables import OPTIONS
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,7 @@ class _Tape:
         self.launches: list[RecordedLaunch] = []
 
     def launch(self, kernel: str, grid: tuple[int, ...], **arguments: Any) -> None:
-        options = ("num_warps", "enable_fp_fusion")
-        given = {name: value for name, value in arguments.items() if name not in options}
+        given = {name: value for name, value in arguments.items() if name not in (*OPTIONS, "enable_fp_fusion")}
         self.launches.append(
             RecordedLaunch(
                 self.section,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from codegen.errors import TunedRefused
 from codegen.lower.builder import Builder
 from codegen.lower.drafter import lower_drafter
 from codegen.lower.kernel_rules import verify_kernels
@@ -19,6 +22,7 @@ from codegen.lower.target_model import (
 from codegen.lower.targets import TARGETS, resolve_target
 from codegen.lower.verify import verify_plan
 from codegen.plan import Plan
+from codegen.tunables import Value
 from dsl import ModelSpec, spec_sha256
 
 PASSES = (
@@ -36,12 +40,20 @@ PASSES = (
 __all__ = ["PASSES", "TARGETS", "lower"]
 
 
-def lower(spec: ModelSpec, target: str) -> Plan:
-    """The Plan of `spec` on `target` ("cpu", "cuda:90", ...). Raises CodegenError for what the target cannot do."""
-    builder = Builder(spec, resolve_target(target), resolve_limits(spec), spec_sha256(spec))
+Tuned = Mapping[str, Mapping[str, Value]]
+
+
+def lower(spec: ModelSpec, target: str, tuned: Tuned | None = None) -> Plan:
+    """The Plan of `spec` on `target` ("cpu", "cuda:90", ...). tuned: values of tunables by kernel, else the defaults.
+
+    Raises CodegenError for what the target cannot do, and TunedRefused.
+    """
+    builder = Builder(spec, resolve_target(target), resolve_limits(spec), spec_sha256(spec), tuned=tuned or {})
     for lowering_pass in PASSES:
         lowering_pass(builder)
         verify_plan(builder.plan())
     plan = builder.plan()
+    for kernel in builder.tuned.keys() - builder.kernels.keys():
+        raise TunedRefused(kernel=kernel, name="", value="", target=target, allowed="no value: there is no such kernel")
     verify_kernels(plan)
     return plan

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from codegen.lower.builder import Builder, launch
-from codegen.lower.common import matmul, rms_norm
+from codegen.lower.common import matmul, matmul_name, matmul_tile, rms_norm
 from codegen.lower.targets import next_power_of_two
 from codegen.plan import Launch, Role
+from codegen.tunables import ROW_TILES, Tunable
 from dsl.spec import AttentionSpec
 
 
@@ -18,8 +19,13 @@ def _tables(b: Builder, mixer: AttentionSpec) -> tuple[str, str]:
     return cos, sin
 
 
+def _attention_tunables(b: Builder) -> tuple[Tunable, ...]:
+    """A row sums over its pages alone: on a CPU no tile shows in its bits, on a GPU a tile is a layout of the dot."""
+    return b.target.rows(_slot_tiles(b)), *b.target.loads(), *b.target.warps(changes_bits=True)
+
+
 def _slot_tiles(b: Builder) -> tuple[int, ...]:
-    """The same for all attention layers, as a section has one tile: those of the most query heads per kv head."""
+    """The same for all attention layers that are not tuned: those of the most query heads per kv head."""
     mixers = [layer.mixer for layer in b.spec.layers.values() if isinstance(layer.mixer, AttentionSpec)]
     return b.target.slot_tiles(max(mixer.num_heads // mixer.num_kv_heads for mixer in mixers))
 
@@ -33,11 +39,13 @@ def lower(b: Builder, prefix: str, mixer: AttentionSpec, stream: str, layer: str
     width = (heads + 2 * kv_heads) * dim
     norm = b.vector(f"{name}_norm", f"{prefix}.norm.weight", d)
     parts = (("q_proj", heads * dim), ("k_proj", kv_heads * dim), ("v_proj", kv_heads * dim))
-    qkv_proj = b.panel(f"{name}_qkv_proj", tuple((f"{prefix}.mixer.{part}.weight", n) for part, n in parts), d)
-    o_proj = b.panel(f"{name}_o_proj", ((f"{prefix}.mixer.o_proj.weight", d),), heads * dim)
-    tile = (limits.num_pages, kv_heads, block * limits.page_size)
-    k_cache = b.buffer(f"{name}_k_cache", tile, "bf16", Role.KV, layout="k_pages")
-    v_cache = b.buffer(f"{name}_v_cache", tile, "bf16", Role.KV, layout="v_pages")
+    tile = matmul_tile(b, matmul_name(width, d), width, d)
+    qkv_proj = b.panel(f"{name}_qkv_proj", tuple((f"{prefix}.mixer.{part}.weight", n) for part, n in parts), d, tile)
+    tile = matmul_tile(b, matmul_name(d, heads * dim, residual=True), d, heads * dim)
+    o_proj = b.panel(f"{name}_o_proj", ((f"{prefix}.mixer.o_proj.weight", d),), heads * dim, tile)
+    pages = (limits.num_pages, kv_heads, block * limits.page_size)
+    k_cache = b.buffer(f"{name}_k_cache", pages, "bf16", Role.KV, layout="k_pages")
+    v_cache = b.buffer(f"{name}_v_cache", pages, "bf16", Role.KV, layout="v_pages")
     b.kv_buffers.extend(cache for cache in (k_cache, v_cache) if cache not in b.kv_buffers)
     qkv = b.scratch(f"qkv_{width}", width, "fp32")
     q = b.scratch(f"q_{heads}x{block}", heads * block, "bf16")
@@ -52,11 +60,13 @@ def lower(b: Builder, prefix: str, mixer: AttentionSpec, stream: str, layer: str
         "PAGE": limits.page_size,
         "PAGES_PER_SLOT": limits.pages_per_slot,
     }
-    rope = b.kernel("rope_append", f"rope_append_{heads}x{kv_heads}x{dim}", HALF=dim // 2, **sizes)
-    slot_tiles = _slot_tiles(b)
+    rope_name, attend_name = f"rope_append_{heads}x{kv_heads}x{dim}", f"attention_{heads}x{kv_heads}x{dim}"
+    b.choose(rope_name, *b.target.warps(changes_bits=False))
+    rope = b.kernel("rope_append", rope_name, HALF=dim // 2, **sizes)
+    slot_tiles = b.choose(attend_name, *_attention_tunables(b))[ROW_TILES]
     attend = b.tiled_kernel(
         "attention",
-        f"attention_{heads}x{kv_heads}x{dim}",
+        attend_name,
         slot_tiles,
         SCALE=dim**-0.5,
         MIN_DOT=b.target.min_dot,

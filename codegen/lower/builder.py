@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from codegen import __version__
-from codegen.errors import PlanInvalid
-from codegen.lower.targets import Target, next_power_of_two
+from codegen.errors import PlanInvalid, TunedRefused
+from codegen.lower.targets import MatmulTile, Target, next_power_of_two
 from codegen.plan import Buffer, CheckpointPart, Kernel, Launch, Limits, Plan, Role, Section, Source
+from codegen.tunables import NUM_WARPS, OPTIONS, Tunable, Value
 from dsl import ModelSpec
 
 
@@ -26,6 +28,8 @@ class Builder:
     checkpoint_parts: list[CheckpointPart] = field(default_factory=list)
     kv_buffers: list[str] = field(default_factory=list)
     numerics: dict[str, Any] = field(default_factory=dict)
+    tuned: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
+    tunables: dict[str, tuple[Tunable, ...]] = field(default_factory=dict)
 
     @property
     def max_rows(self) -> int:
@@ -43,10 +47,24 @@ class Builder:
         """An fp32 weight vector."""
         return self.buffer(name, (size,), "fp32", Role.WEIGHT, sources=(Source(tensor, (size,), "fp32"),))
 
-    def panel(self, name: str, tensors: tuple[tuple[str, int], ...], k: int) -> str:
-        """Matmul weights `[sum N, K]`, the named tensors stacked by rows, in panel layout."""
+    def choose(self, kernel: str, *tunables: Tunable) -> dict[str, Any]:
+        """Declare what may be chosen about a kernel instance; the values it has, by name. Raises TunedRefused."""
+        if self.tunables.setdefault(kernel, tunables) != tunables:
+            raise PlanInvalid(node=kernel, detail="two declarations of its tunables differ")
+        given = self.tuned.get(kernel, {})
+        known = {tunable.name: tunable for tunable in tunables}
+        values = {tunable.name: tunable.default for tunable in tunables}
+        for name, value in given.items():
+            allowed = known[name].read(value) if name in known else None
+            if allowed is None:
+                offered = known[name].values if name in known else f"nothing of this name, but {', '.join(known)}"
+                raise TunedRefused(kernel=kernel, name=name, value=value, target=self.target.name, allowed=offered)
+            values[name] = allowed
+        return values
+
+    def panel(self, name: str, tensors: tuple[tuple[str, int], ...], k: int, tile: MatmulTile) -> str:
+        """Matmul weights `[sum N, K]`, the named tensors stacked by rows, in panels of the tile of their matmul."""
         n = sum(rows for _, rows in tensors)
-        tile = self.target.matmul(n, k)
         panels = -(-n // tile.block_n)
         shape = (panels, tile.k_padded // 2, tile.block_n, 2)
         sources = tuple(Source(tensor, (rows, k), "bf16") for tensor, rows in tensors)
@@ -75,7 +93,12 @@ class Builder:
         self, template: str, name: str, row_tiles: tuple[int, ...], constants: dict[str, int | float | bool]
     ) -> str:
         path = f"kernels/{template}.py.j2"
-        new = Kernel(name, path, tuple(constants.items()), row_tiles, self.target.num_warps)
+        tunables = self.tunables.get(name, ())
+        chosen = self.choose(name, *tunables)
+        moved = [t.name for t in tunables if t.name in OPTIONS and chosen[t.name] != t.default]
+        options = tuple((option, chosen[option]) for option in moved if option != NUM_WARPS)
+        warps = chosen.get(NUM_WARPS, self.target.num_warps)
+        new = Kernel(name, path, tuple(constants.items()), row_tiles, warps, options, tunables)
         if self.kernels.setdefault(name, new) != new:
             raise PlanInvalid(node=name, detail="two kernel instances share a name")
         return name

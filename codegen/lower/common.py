@@ -3,23 +3,60 @@
 from __future__ import annotations
 
 from codegen.lower.builder import Builder, block_d, launch
+from codegen.lower.targets import MatmulTile, pads_little
 from codegen.plan import Launch
+from codegen.tunables import ROW_TILES, Tunable, among
 
 
 def rms_norm(b: Builder, x: str, weight: str, y: str, layer: str) -> Launch:
     """Normalise rows of the residual stream into bf16."""
     d = b.spec.d_model
-    kernel = b.kernel("rms_norm", f"rms_norm_{d}", D=d, BLOCK_D=block_d(d), EPS=b.spec.norm_eps)
+    name = f"rms_norm_{d}"
+    b.choose(name, *b.target.warps(changes_bits=True))
+    kernel = b.kernel("rms_norm", name, D=d, BLOCK_D=block_d(d), EPS=b.spec.norm_eps)
     return launch(kernel, ("rows",), layer, f"{y} [rows, {d}] bf16", x=x, weight=weight, y=y)
+
+
+def matmul_name(n: int, k: int, residual: bool = False) -> str:
+    """The instance of a matmul."""
+    return f"matmul_{k}x{n}" + ("_residual" if residual else "")
+
+
+def gated_name(n: int, k: int) -> str:
+    """The instance of a gated matmul."""
+    return f"gated_matmul_{k}x{n}"
+
+
+def matmul_tile(b: Builder, kernel: str, n: int, k: int) -> MatmulTile:
+    """The tile of a matmul or gated matmul: its panels' width, which the weights are laid out for, and its loops.
+
+    On a CPU each column sums over ascending k alone, so that neither the width of a panel nor the rows of a program
+    show in a bit (docs/numerics.md). The length of a dot may, and on a GPU everything that changes a layout.
+    """
+    target = b.target
+    width, length = target.panel_width(n), target.dot_length(k)
+    widths = [size for size in target.searched.panels if pads_little(n, size) and n >= 2 * size]
+    lengths = [size for size in target.block_ks if pads_little(k, size)]
+    chosen = b.choose(
+        kernel,
+        Tunable("BLOCK_N", width, among(width, widths), changes_bits=target.has_warps, lays_out=True),
+        target.rows(target.row_tiles),
+        *target.loads(),
+        Tunable("BLOCK_K", length, among(length, lengths), changes_bits=True, lays_out=True),
+        *target.warps(changes_bits=True),
+    )
+    block_n, block_k = chosen["BLOCK_N"], chosen["BLOCK_K"]
+    return MatmulTile(block_n, block_k, -(-k // block_k) * block_k, chosen[ROW_TILES])
 
 
 def matmul(b: Builder, x: str, w: str, y: str, n: int, k: int, *, layer: str, residual: bool = False) -> Launch:
     """`y = x w^T`, or `y += x w^T` on the residual stream."""
-    tile = b.target.matmul(n, k)
+    name = matmul_name(n, k, residual)
+    tile = matmul_tile(b, name, n, k)
     kernel = b.tiled_kernel(
         "matmul",
-        f"matmul_{k}x{n}" + ("_residual" if residual else ""),
-        b.target.row_tiles,
+        name,
+        tile.row_tiles,
         N=n,
         K=k,
         K_PADDED=tile.k_padded,
@@ -37,15 +74,16 @@ def gated_mlp(b: Builder, prefix: str, stream: str, hidden_size: int, layer: str
     d = b.spec.d_model
     name = prefix.replace(".", "_")
     norm = b.vector(f"{name}_feed_forward_norm", f"{prefix}.feed_forward_norm.weight", d)
-    gate = b.panel(f"{name}_gate_proj", ((f"{prefix}.feed_forward.gate_proj.weight", hidden_size),), d)
-    up = b.panel(f"{name}_up_proj", ((f"{prefix}.feed_forward.up_proj.weight", hidden_size),), d)
-    down = b.panel(f"{name}_down_proj", ((f"{prefix}.feed_forward.down_proj.weight", d),), hidden_size)
+    tile = matmul_tile(b, gated_name(hidden_size, d), hidden_size, d)
+    down_tile = matmul_tile(b, matmul_name(d, hidden_size, residual=True), d, hidden_size)
+    gate = b.panel(f"{name}_gate_proj", ((f"{prefix}.feed_forward.gate_proj.weight", hidden_size),), d, tile)
+    up = b.panel(f"{name}_up_proj", ((f"{prefix}.feed_forward.up_proj.weight", hidden_size),), d, tile)
+    down = b.panel(f"{name}_down_proj", ((f"{prefix}.feed_forward.down_proj.weight", d),), hidden_size, down_tile)
     gated = b.scratch(f"gated_{hidden_size}", hidden_size, "bf16")
-    tile = b.target.matmul(hidden_size, d)
     kernel = b.tiled_kernel(
         "gated_matmul",
-        f"gated_matmul_{d}x{hidden_size}",
-        b.target.row_tiles,
+        gated_name(hidden_size, d),
+        tile.row_tiles,
         N=hidden_size,
         K=d,
         K_PADDED=tile.k_padded,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from codegen.lower.builder import Builder, launch
-from codegen.lower.common import matmul, rms_norm
+from codegen.lower.common import matmul, matmul_name, matmul_tile, rms_norm
 from codegen.lower.layer import lower_layer
 from codegen.lower.sampling import SAMPLING, sampling_constants
 from codegen.lower.target_model import ring_constants, row_constants
@@ -16,7 +16,8 @@ def _module(b: Builder, mtp: MTPSpec) -> list[Launch]:
     d = b.spec.d_model
     embedding_norm = b.vector("mtp_embedding_norm", "mtp.embedding_norm.weight", d)
     hidden_norm = b.vector("mtp_hidden_norm", "mtp.hidden_norm.weight", d)
-    proj = b.panel("mtp_proj", (("mtp.proj.weight", d),), 2 * d)
+    tile = matmul_tile(b, matmul_name(d, 2 * d), d, 2 * d)
+    proj = b.panel("mtp_proj", (("mtp.proj.weight", d),), 2 * d, tile)
     pair = b.scratch("mtp_pair", 2 * d, "bf16")
     order = {name: i * d for i, name in enumerate(mtp.concat)}
     read = b.kernel(

@@ -28,6 +28,7 @@ from codegen.errors import PlanInvalid
 from codegen.lower.contents import BITS, HOST_WRITES, contents, written_anew
 from codegen.plan import Buffer, Kernel, Plan, Role
 from codegen.render import kernel_text
+from codegen.tunables import NUM_WARPS, ROW_TILES
 
 Breach = Iterator[tuple[str, str]]
 ROW_TILE = "BLOCK_M"
@@ -218,14 +219,22 @@ def _functions_of(subject: Subject, step: _Step) -> Iterator[str]:
 
 def _differences(subject: Subject, one: str, other: str) -> Iterator[str]:
     kernels, sources = [subject.kernels[name] for name in (one, other)], [subject.source(name) for name in (one, other)]
+    free = set.intersection(*(_free(kernel) for kernel in kernels))
     left, right = (dict(kernel.constants) for kernel in kernels)
-    for name in sorted(left.keys() & right.keys()):
+    for name in sorted((left.keys() & right.keys()) - free):
         if left[name] != right[name]:
             yield f"{name} is {right[name]}, not {left[name]}"
-    if kernels[0].num_warps != kernels[1].num_warps or kernels[0].row_tiles != kernels[1].row_tiles:
-        yield "its warps or row tiles differ"
+    if kernels[0].num_warps != kernels[1].num_warps and NUM_WARPS not in free:
+        yield "its warps differ"
+    if kernels[0].row_tiles != kernels[1].row_tiles and ROW_TILES not in free:
+        yield "its row tiles differ"
     if unshared := sources[0].ordered_sums ^ sources[1].ordered_sums:
         yield f"only one of them computes {', '.join(sorted(unshared))}"
+
+
+def _free(kernel: Kernel) -> set[str]:
+    """Tunables that change neither bits nor a layout: kernels that compute the same function may differ in them."""
+    return {tunable.name for tunable in kernel.tunables if not tunable.changes_bits and not tunable.lays_out}
 
 
 def template_name(kernel: Kernel) -> str:

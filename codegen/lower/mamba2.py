@@ -6,9 +6,10 @@ import re
 from typing import NamedTuple
 
 from codegen.lower.builder import Builder, block_d, launch
-from codegen.lower.common import matmul, rms_norm
+from codegen.lower.common import matmul, matmul_name, matmul_tile, rms_norm
 from codegen.lower.targets import next_power_of_two
 from codegen.plan import CheckpointPart, Launch, Role, Source
+from codegen.tunables import Tunable, among
 from dsl.spec import Mamba2Spec
 
 # Protocol buffers that both kernels of a verify step, and of a prefill chunk, take first.
@@ -43,9 +44,11 @@ def declare(b: Builder, prefix: str, mixer: Mamba2Spec) -> Names:
     state = (mixer.num_heads, mixer.state_size, mixer.head_dim)
     conv = Source(f"{prefix}.mixer.conv.weight", (channels, mixer.conv_width), "fp32")
     width = mixer.conv_width - 1
+    in_tile = matmul_tile(b, matmul_name(mixer.in_proj_dim, d), mixer.in_proj_dim, d)
+    out_tile = matmul_tile(b, matmul_name(d, mixer.d_inner, residual=True), d, mixer.d_inner)
     names = Names(
         norm=b.vector(f"{name}_norm", f"{prefix}.norm.weight", d),
-        in_proj=b.panel(f"{name}_in_proj", ((f"{prefix}.mixer.in_proj.weight", mixer.in_proj_dim),), d),
+        in_proj=b.panel(f"{name}_in_proj", ((f"{prefix}.mixer.in_proj.weight", mixer.in_proj_dim),), d, in_tile),
         conv_weight=b.buffer(
             f"{name}_conv_weight",
             (mixer.conv_width, channels),
@@ -59,7 +62,7 @@ def declare(b: Builder, prefix: str, mixer: Mamba2Spec) -> Names:
         d_skip=b.vector(f"{name}_d_skip", f"{prefix}.mixer.D", mixer.num_heads),
         dt_bias=b.vector(f"{name}_dt_bias", f"{prefix}.mixer.dt_bias", mixer.num_heads),
         gated_norm=b.vector(f"{name}_gated_norm", f"{prefix}.mixer.norm.weight", mixer.d_inner),
-        out_proj=b.panel(f"{name}_out_proj", ((f"{prefix}.mixer.out_proj.weight", d),), mixer.d_inner),
+        out_proj=b.panel(f"{name}_out_proj", ((f"{prefix}.mixer.out_proj.weight", d),), mixer.d_inner, out_tile),
         conv_ring=b.buffer(f"{name}_conv_ring", (slots, ring, channels), "fp32", Role.RING),
         record_ring=b.buffer(f"{name}_record_ring", (slots, ring, channels), "fp32", Role.RING),
         dt_ring=b.buffer(f"{name}_dt_ring", (slots, ring, mixer.num_heads), "fp32", Role.RING),
@@ -80,14 +83,21 @@ def _sizes(mixer: Mamba2Spec) -> str:
     return f"{mixer.num_heads}x{mixer.head_dim}x{mixer.state_size}g{mixer.num_groups}"
 
 
-def _conv_constants(b: Builder, mixer: Mamba2Spec) -> dict[str, int]:
+def _conv_constants(b: Builder, kernel: str, mixer: Mamba2Spec) -> dict[str, int]:
+    """Channels do not meet in a conv: how many a program takes, and on how many warps, changes no bit."""
+    most = next_power_of_two(mixer.conv_dim)
+    default = min(b.target.conv_block, most)
+    blocks = among(default, (size for size in b.target.searched.conv_blocks if size <= most))
+    chosen = b.choose(
+        kernel, Tunable("BLOCK_C", default, blocks, changes_bits=False), *b.target.warps(changes_bits=False)
+    )
     return {
         "CHANNELS": mixer.conv_dim,
         "CHANNEL0": mixer.d_inner,
         "PROJECTED": mixer.in_proj_dim,
         "WIDTH": mixer.conv_width,
         "RING": b.limits.ring,
-        "BLOCK_C": min(b.target.conv_block, next_power_of_two(mixer.conv_dim)),
+        "BLOCK_C": chosen["BLOCK_C"],
     }
 
 
@@ -116,10 +126,9 @@ def _suffix(mixer: Mamba2Spec) -> str:
 
 def commit(b: Builder, names: Names, mixer: Mamba2Spec, layer: str) -> list[Launch]:
     """Conv and scan over the rows in flight (possibly none), folding what was accepted before."""
-    constants = _conv_constants(b, mixer)
-    conv = b.kernel(
-        "mamba2_conv_step", f"mamba2_conv_step_{mixer.conv_dim}x{mixer.conv_width}_{mixer.in_proj_dim}", **constants
-    )
+    conv_name = f"mamba2_conv_step_{mixer.conv_dim}x{mixer.conv_width}_{mixer.in_proj_dim}"
+    constants = _conv_constants(b, conv_name, mixer)
+    conv = b.kernel("mamba2_conv_step", conv_name, **constants)
     scan = b.kernel(
         "mamba2_scan_step", f"mamba2_scan_step_{_suffix(mixer)}", RING=b.limits.ring, **_scan_constants(mixer)
     )
@@ -161,13 +170,10 @@ def commit(b: Builder, names: Names, mixer: Mamba2Spec, layer: str) -> list[Laun
 
 
 def _prefill_scan(b: Builder, names: Names, mixer: Mamba2Spec, layer: str) -> list[Launch]:
-    constants = _conv_constants(b, mixer)
+    conv_name = f"mamba2_conv_prefill_{mixer.conv_dim}x{mixer.conv_width}_{mixer.in_proj_dim}"
+    constants = _conv_constants(b, conv_name, mixer)
     activated = b.scratch(f"activated_{mixer.conv_dim}", mixer.conv_dim, "fp32")
-    conv = b.kernel(
-        "mamba2_conv_prefill",
-        f"mamba2_conv_prefill_{mixer.conv_dim}x{mixer.conv_width}_{mixer.in_proj_dim}",
-        **constants,
-    )
+    conv = b.kernel("mamba2_conv_prefill", conv_name, **constants)
     scan = b.kernel("mamba2_scan_prefill", f"mamba2_scan_prefill_{_suffix(mixer)}", **_scan_constants(mixer))
     projected, y = f"projected_{mixer.in_proj_dim}", f"mixed_{mixer.d_inner}"
     return [
@@ -209,9 +215,11 @@ def lower(b: Builder, prefix: str, mixer: Mamba2Spec, stream: str, layer: str, p
     y = b.scratch(f"mixed_{mixer.d_inner}", mixer.d_inner, "fp32")
     normed = b.scratch(f"mixed_normed_{mixer.d_inner}", mixer.d_inner, "bf16")
     group = mixer.d_inner // mixer.norm_groups
+    norm_name = f"gated_norm_{mixer.d_inner}g{mixer.norm_groups}_{mixer.in_proj_dim}"
+    b.choose(norm_name, *b.target.warps(changes_bits=True))
     norm = b.kernel(
         "gated_norm",
-        f"gated_norm_{mixer.d_inner}g{mixer.norm_groups}_{mixer.in_proj_dim}",
+        norm_name,
         D=mixer.d_inner,
         GROUP_SIZE=group,
         PROJECTED=mixer.in_proj_dim,

@@ -8,7 +8,10 @@ from codegen.render import template_sha256
 
 
 def stamp_numerics(b: Builder) -> None:
-    """Every kernel's text, constants and tiles, the device functions, and in words what docs/numerics.md explains."""
+    """Every kernel's text and what of its constants and tiles decides bits, the device functions, and in words what
+    docs/numerics.md explains. A choice that changes no bit is no part of it: a tuned build restores what an untuned
+    one has saved.
+    """
     b.numerics |= {
         "target": b.target.name,
         "mode": b.spec.numerics,
@@ -21,8 +24,5 @@ def stamp_numerics(b: Builder) -> None:
         "rounding": "bf16 at matmul inputs, q, k, v, attention weights and context",
         "num_warps": b.target.num_warps,
         "device_functions": device_functions_sha256(),
-        "kernels": {
-            kernel.name: [template_sha256(kernel.template), dict(kernel.constants), list(kernel.row_tiles)]
-            for kernel in b.kernels.values()
-        },
+        "kernels": {kernel.name: [template_sha256(kernel.template), kernel.deciding] for kernel in b.kernels.values()},
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from codegen.lower import mamba2
 from codegen.lower.builder import Builder, block_d, launch
-from codegen.lower.common import matmul, rms_norm
+from codegen.lower.common import matmul, matmul_name, matmul_tile, rms_norm
 from codegen.lower.layer import lower_layer
 from codegen.lower.sampling import SAMPLING, declare_sampling, sampling_constants, text_size
 from codegen.plan import CheckpointPart, Launch, Role, Source
@@ -45,7 +45,7 @@ def declare_protocol(b: Builder) -> None:
     vocab = limits.vocab_size
     b.buffer("embed", (vocab, d), "bf16", Role.WEIGHT, sources=(Source("embed.weight", (vocab, d), "bf16"),))
     head = "embed.weight" if b.spec.tie_embeddings else "lm_head.weight"
-    b.panel("lm_head", ((head, vocab),), d)
+    b.panel("lm_head", ((head, vocab),), d, matmul_tile(b, matmul_name(vocab, d), vocab, d))
     b.vector("final_norm", "final_norm.weight", d)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from codegen.errors import UnknownTarget, UnsupportedOnTarget
+from codegen.tunables import NUM_STAGES, NUM_WARPS, PREFETCH_BYTES, ROW_TILES, Tunable, among
 
 MIN_PANELS = 4  # fewer would leave threads without work
 TARGETS = ("cpu", "cuda:80", "cuda:90", "cuda:100")
@@ -22,11 +23,29 @@ def powers_up_to(limit: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class MatmulTile:
-    """Tile of a matmul: `block_n` columns per panel, `block_k` per dot, K padded to `k_padded`."""
+    """Tile of a matmul: `block_n` columns per panel, `block_k` per dot, K padded to `k_padded`; rows per program."""
 
     block_n: int
     block_k: int
     k_padded: int
+    row_tiles: tuple[int, ...]
+
+
+def pads_little(size: int, block: int) -> bool:
+    """Whether whole blocks exceed `size` by at most an eighth."""
+    return -(-size // block) * block <= size + size // 8
+
+
+@dataclass(frozen=True)
+class Searched:
+    """Values that tuning may try, beside a target's own choice. prefetch: bytes ahead; empty: no such thing here."""
+
+    panels: tuple[int, ...]
+    row_tiles: tuple[int, ...]
+    conv_blocks: tuple[int, ...]
+    prefetch: tuple[int, ...] = ()
+    warps: tuple[int, ...] = ()
+    stages: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -45,15 +64,40 @@ class Target:
     min_dot: int
     conv_block: int
     num_warps: int
+    searched: Searched
 
-    def matmul(self, n: int, k: int) -> MatmulTile:
-        """The k-block that pads K least, the largest of those; the widest panel that pads N by at most an eighth.
+    @property
+    def has_warps(self) -> bool:
+        """Whether programs run on several warps, whose number and layout order the sums of a dot or a reduction."""
+        return self.name != "cpu"
+
+    def panel_width(self, n: int) -> int:
+        """The widest panel that pads N by at most an eighth and leaves MIN_PANELS of them.
 
         A wide panel keeps more accumulators in flight, and the last resort is the narrowest: see docs/numerics.md.
         """
-        block_k = min(self.block_ks, key=lambda block: (-(-k // block) * block, -block))
-        fitting = [width for width in self.panels if -(-n // width) * width <= n + n // 8 and n >= MIN_PANELS * width]
-        return MatmulTile(max(fitting, default=min(self.panels)), block_k, -(-k // block_k) * block_k)
+        fitting = [width for width in self.panels if pads_little(n, width) and n >= MIN_PANELS * width]
+        return max(fitting, default=min(self.panels))
+
+    def dot_length(self, k: int) -> int:
+        """The k-block that pads K least, the largest of those."""
+        return min(self.block_ks, key=lambda block: (-(-k // block) * block, -block))
+
+    def warps(self, *, changes_bits: bool) -> tuple[Tunable, ...]:
+        """Warps of a program. changes_bits: the kernel has a dot or a reduction, whose order follows the layout."""
+        values = among(self.num_warps, self.searched.warps)
+        return (Tunable(NUM_WARPS, self.num_warps, values, changes_bits),) if self.has_warps else ()
+
+    def loads(self) -> tuple[Tunable, ...]:
+        """How far a loop's loads run ahead of their use: bytes on a CPU (0: as the backend finds best), else stages."""
+        if self.has_warps:
+            return (Tunable(NUM_STAGES, TRITON_STAGES, among(TRITON_STAGES, self.searched.stages), changes_bits=False),)
+        return (Tunable(PREFETCH_BYTES, 0, among(0, self.searched.prefetch), changes_bits=False),)
+
+    def rows(self, default: tuple[int, ...]) -> Tunable:
+        """Rows of a program: a CPU computes each row alone; a dot of other size is another layout on a GPU."""
+        tops = (tuple(sorted({*(size for size in default if size < top), top})) for top in self.searched.row_tiles)
+        return Tunable(ROW_TILES, default, among(default, tops), changes_bits=self.has_warps)
 
     def slot_tiles(self, queries_per_kv: int) -> tuple[int, ...]:
         """Rows of a slot that an attention program may take, each with the query heads of a kv head.
@@ -71,6 +115,22 @@ class Target:
             raise UnsupportedOnTarget(field=field, value=value, target=self.name, allowed=f"at least {self.min_dot}")
 
 
+TRITON_STAGES = 3  # what a launch gets that does not say
+CPU_SEARCHED = Searched(
+    panels=(16, 32, 64, 128),
+    row_tiles=(1, 2, 4, 8, 16, 32),
+    prefetch=(0, 512, 1024, 4096, 8192),
+    conv_blocks=(16, 32, 64, 128, 256, 512),
+)
+CUDA_SEARCHED = Searched(
+    panels=(16, 32, 64, 128),
+    row_tiles=(16, 32, 64),
+    conv_blocks=(32, 64, 128, 256, 512),
+    warps=(1, 2, 4, 8),
+    stages=(1, 2, 3, 4, 5),
+)
+
+
 def resolve_target(name: str) -> Target:
     """`cpu` or `cuda:<sm>`. Raises UnknownTarget."""
     if name == "cpu":
@@ -84,6 +144,7 @@ def resolve_target(name: str) -> Target:
             min_dot=1,
             conv_block=64,
             num_warps=1,
+            searched=CPU_SEARCHED,
         )
     if name in TARGETS:
         return Target(
@@ -96,5 +157,6 @@ def resolve_target(name: str) -> Target:
             min_dot=16,
             conv_block=128,
             num_warps=4,
+            searched=CUDA_SEARCHED,
         )
     raise UnknownTarget(value=name, allowed=", ".join(TARGETS))

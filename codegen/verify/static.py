@@ -9,6 +9,7 @@ from pathlib import Path
 
 from codegen.lower import lower
 from codegen.package import MANIFEST
+from codegen.tuned import tuned_in
 from codegen.verify.errors import cannot_verify
 from codegen.verify.launches import LaunchTap, call_section, mismatches, planned
 from codegen.verify.modes import Mode
@@ -46,12 +47,13 @@ def _changed(file: Path, digest: str) -> str:
 
 
 def check_plan(subject: Subject) -> Outcome:
-    """Lowering spec.json again gives the plan in the package, for every target it was built for."""
+    """Lowering spec.json again, with the package's tuned values, gives its plan, for every target it was built for."""
     path = subject.package.path
     targets = json.loads((path / MANIFEST).read_text())["targets"]
     findings = []
     for target, entry in targets.items():
-        wanted, written = lower(subject.spec, target).sha256, path / entry["folder"] / "plan.json"
+        written = path / entry["folder"] / "plan.json"
+        wanted = lower(subject.spec, target, tuned_in(json.loads(written.read_text()))).sha256
         for where, found in (
             (MANIFEST, entry["plan_sha256"]),
             ("plan.json", hashlib.sha256(written.read_bytes()).hexdigest()),

@@ -14,8 +14,11 @@ from . import compat, knobs, toolchain
 from .analysis.provenance import has_integer_addresses
 from .checks import mode
 from .emit.kernel import emit_kernel
+from .errors import BadArgument
 from .ttir.inline import inline_calls
 from .ttir.parser import parse_module
+
+MOST_PREFETCH_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class CpuOptions:
     instrumentation_mode: str = compat.EXTRA_OPTIONS["instrumentation_mode"]
     fpsan_homomorphic_casts: bool = compat.EXTRA_OPTIONS["fpsan_homomorphic_casts"]
     ir_override: str | None = compat.EXTRA_OPTIONS["ir_override"]
+    prefetch_bytes: int = 0  # how far loads that stream run ahead of their use; 0: what the analysis finds best
     check_mode: str = ""  # what STEPFORGE_CPU_CHECK or `checked` says
 
     def hash(self) -> str:
@@ -55,6 +59,13 @@ class CpuOptions:
 
 #: Options that cannot change CPU code; fixed, so that autotuning variants share one cache entry.
 _IGNORED = ("num_warps", "num_ctas", "num_stages", "warp_size", "enable_fp_fusion")
+
+
+def _check_prefetch(value: Any) -> None:
+    """Raise BadArgument for a distance that no load can fetch ahead."""
+    if type(value) is not int or not 0 <= value <= MOST_PREFETCH_BYTES:
+        allowed = f"an integer from 0 to {MOST_PREFETCH_BYTES}"
+        raise BadArgument(function="launch", argument="prefetch_bytes", value=repr(value), allowed=allowed)
 
 
 class CpuBackend(BaseBackend):
@@ -76,6 +87,7 @@ class CpuBackend(BaseBackend):
         if given.get("check_mode") not in mode.MODES:
             mode.warn_if_changed()
             given["check_mode"] = mode.current().mode  # else a compile thread got the options of the launching one
+        _check_prefetch(given.get("prefetch_bytes", 0))
         return CpuOptions(**given)
 
     def pack_metadata(self, metadata: Any) -> tuple:
@@ -124,6 +136,6 @@ def to_c(module: Any, metadata: dict) -> str:
     metadata["name"] = module.get_entry_func_name()
     metadata.update(shared=0, global_scratch_size=0, profile_scratch_size=0)
     function, check = inline_calls(parse_module(str(module))), metadata["check_mode"]
-    source, metadata["checks"] = emit_kernel(function, check)
+    source, metadata["checks"] = emit_kernel(function, check, metadata["prefetch_bytes"])
     metadata["integer_addresses"] = bool(check) or has_integer_addresses(function)
     return source

@@ -17,6 +17,7 @@ ALLOWED = {
     "codegen": (("codegen", "dsl"), ()),
     "runtime": (("runtime",), ("torch", "triton")),
     "runtime/cpu": (("runtime.cpu",), ("torch", "triton")),
+    "autotune": (("autotune", "codegen", "dsl", "runtime"), ("torch", "triton")),
 }
 # Applications may import both sides.
 APPLICATIONS = ("codegen/verify", "codegen/aot_worker.py", "codegen/catalogue.py")
@@ -56,6 +57,18 @@ def test_folder_imports_only_what_the_architecture_allows(folder: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_nothing_that_is_shipped_imports_the_tuner() -> None:
+    """Applications among codegen may import both sides, but what autotune finds reaches them as data."""
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for folder in ("dsl", "codegen", "runtime", "templates")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for line, module in imports(path)
+        if within(module, ("autotune", "optuna"))
+    ]
+    assert not found, f"read tuned values with codegen/tuned.py instead: {', '.join(found)}"
+
+
 def test_jinja_environment_is_made_in_one_place() -> None:
     makers = [
         path.relative_to(ROOT).as_posix()
@@ -69,7 +82,7 @@ def test_jinja_environment_is_made_in_one_place() -> None:
 def test_environment_variables_are_read_in_knobs_only() -> None:
     readers = [
         path.relative_to(ROOT).as_posix()
-        for folder in ("dsl", "codegen", "runtime")
+        for folder in ("dsl", "codegen", "runtime", "autotune")
         for path in sorted((ROOT / folder).rglob("*.py"))
         if "os.environ" in path.read_text() or "os.getenv" in path.read_text()
     ]
@@ -80,7 +93,7 @@ def test_consoles_print_text_as_it_is() -> None:
     """Rich takes the 100 of a target between colons for an emoji, unless told otherwise."""
     wrong = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
-        for room in ("dsl", "codegen", "runtime", "benchmarks", "tests")
+        for room in ("dsl", "codegen", "runtime", "autotune", "benchmarks", "tests")
         for path in sorted((ROOT / room).rglob("*.py"))
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "Console" and "emoji=False" not in ast.unparse(node)

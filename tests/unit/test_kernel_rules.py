@@ -323,7 +323,7 @@ def test_the_drafters_head_shares_the_tile_of_the_targets(plan: Plan) -> None:
 @pytest.mark.parametrize(
     ("kernel", "constants", "message"),
     [
-        ("mamba2_conv_prefill", {"BLOCK_C": 32}, r"reads layers_0_conv_bias, .* BLOCK_C is"),
+        ("mamba2_conv_prefill", {"WIDTH": 3}, r"reads layers_0_conv_bias, .* WIDTH is"),
         ("mamba2_scan_prefill", {"BLOCK_P": 128}, r"reads layers_0_a_log, .* BLOCK_P is"),
         ("draft_sample", {"BLOCK_V": 256}, r"draft_sample: chooses a token from logits: must agree with sample"),
     ],
@@ -366,14 +366,22 @@ def test_step_and_prefill_of_a_mixer_share_their_sums(
 
 
 def test_attention_of_other_pages_need_not_agree(plan: Plan) -> None:
-    """The drafter's pages are its own: another tile there changes no bits of the target's."""
+    """The drafter's pages are its own: another tile there changes no bits of the target's, even where tiles do."""
     attention = next(kernel for kernel in plan.kernels if kernel.name.startswith("attention"))
-    other = replace(attention, name="drafter_attention", row_tiles=attention.row_tiles[:1])
+    tunables = tuple(replace(tunable, changes_bits=True) for tunable in attention.tunables)
+    other = replace(attention, name="drafter_attention", row_tiles=attention.row_tiles[:1], tunables=tunables)
     changed = relaunched(plan, "drafter", "attention", lambda launch: replace(launch, kernel="drafter_attention"))
     verify_kernels(replace(changed, kernels=(*plan.kernels, other)))
     changed = relaunched(plan, "verify", "attention", lambda launch: replace(launch, kernel="drafter_attention"))
     with pytest.raises(PlanInvalid, match=r"drafter_attention: reads layers_2_k_cache, .* row tiles differ"):
         verify_kernels(replace(changed, kernels=(*plan.kernels, other)))
+
+
+def test_kernels_of_one_function_may_differ_in_what_changes_no_bit(plan: Plan) -> None:
+    """The channels of a program, rows of a tile on a CPU: but not the width of a panel, which the weights lie in."""
+    verify_kernels(retuned(plan, "mamba2_conv_prefill", BLOCK_C=32))
+    with pytest.raises(PlanInvalid, match=r"own_head: reads lm_head: .* BLOCK_N is 64"):
+        verify_kernels(with_drafter_head(plan, BLOCK_N=64))
 
 
 def test_whatever_a_kernel_imports_is_known_to_builds_and_stamps(plan: Plan) -> None:

@@ -9,6 +9,9 @@ import pytest
 from codegen.cost import Shape, step_costs
 from codegen.errors import PlanInvalid, TooLarge, UnknownTarget, UnsupportedOnTarget
 from codegen.lower import lower
+from codegen.lower.builder import Builder
+from codegen.lower.common import matmul_name, matmul_tile
+from codegen.lower.limits import resolve_limits
 from codegen.lower.targets import resolve_target
 from codegen.lower.verify import verify_plan
 from codegen.memory import memory_table, total_bytes
@@ -126,9 +129,10 @@ def test_the_memory_table_is_the_sum_of_the_buffers(plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("k", [1, 31, 256, 320, 448, 1000])
-def test_a_matmul_tile_covers_k_with_whole_blocks(k: int) -> None:
+def test_a_matmul_tile_covers_k_with_whole_blocks(spec: ModelSpec, k: int) -> None:
     for name in ("cpu", "cuda:90"):
-        tile = resolve_target(name).matmul(256, k)
+        b = Builder(spec, resolve_target(name), resolve_limits(spec), "")
+        tile = matmul_tile(b, matmul_name(256, k), 256, k)
         assert tile.k_padded >= k
         assert tile.k_padded % tile.block_k == 0
         assert tile.block_k & (tile.block_k - 1) == 0
@@ -136,7 +140,7 @@ def test_a_matmul_tile_covers_k_with_whole_blocks(k: int) -> None:
 
 @pytest.mark.parametrize(("n", "width"), [(1160, 64), (256, 64), (258, 32), (128, 32), (7, 32)])
 def test_panels_are_wide_where_that_pads_little_and_leaves_enough_of_them(n: int, width: int) -> None:
-    assert resolve_target("cpu").matmul(n, 256).block_n == width
+    assert resolve_target("cpu").panel_width(n) == width
 
 
 def test_a_plain_step_moves_every_weight_of_the_target_once(plan: Plan) -> None:

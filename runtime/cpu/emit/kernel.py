@@ -26,10 +26,14 @@ from .ctypes import c_type, narrow
 from .emitter import Emitter
 
 
-def emit_kernel(function: Function, check: str = "") -> tuple[str, dict]:
-    """C source of a kernel, and what its checks are called. Raises UnsupportedOp, LocalMemoryExceeded."""
+def emit_kernel(function: Function, check: str = "", prefetch_bytes: int = 0) -> tuple[str, dict]:
+    """C source of a kernel, and what its checks are called. Raises UnsupportedOp, LocalMemoryExceeded.
+
+    prefetch_bytes: how far every load that streams fetches ahead; 0: what the analysis finds best for each."""
     verify(function)
     emitter = Emitter(function, check)
+    if prefetch_bytes:
+        emitter.placement.prefetch = dict.fromkeys(emitter.placement.prefetch, prefetch_bytes)
     for k, arg in enumerate(function.args):
         emitter.names[arg] = f"a{k}"
     for block in function.blocks[1:]:
@@ -39,10 +43,10 @@ def emit_kernel(function: Function, check: str = "") -> tuple[str, dict]:
         if k:
             emitter.write(f"L{k}:;")
         emitter.block(block)
-    return _translation_unit(function, emitter), emitter.checks.describe() if emitter.checks else {}
+    return _translation_unit(function, emitter, prefetch_bytes), emitter.checks.describe() if emitter.checks else {}
 
 
-def _translation_unit(function: Function, emitter: Emitter) -> str:
+def _translation_unit(function: Function, emitter: Emitter, prefetch_bytes: int) -> str:
     parameters = [f"{c_type(arg.type.elem)} a{k} /* {arg.name[1:]} */" for k, arg in enumerate(function.args)]
     parameters += [f"int pid{d}" for d in range(3)] + [f"int grid{d}" for d in range(3)]
     call = ", ".join([f"a{k}" for k in range(len(function.args))] + ["x", "y", "z", "(int)gx", "(int)gy", "(int)gz"])
@@ -54,6 +58,7 @@ def _translation_unit(function: Function, emitter: Emitter) -> str:
         [
             f"/* {function.name} */",
             *(["#define CP_RACES"] if checks and checks.races else []),
+            *([f"#define CP_PREFETCH_BYTES {prefetch_bytes}"] if prefetch_bytes else []),
             *(f'#include "{header}"' for header in [*emitter.headers, *(["check.h"] if checks else [])]),
             *(checks.tables() if checks else []),
             *([_ARENA.format(bytes=arena)] if arena else []),

@@ -14,7 +14,9 @@
 #include <immintrin.h>
 #endif
 
+#ifndef CP_PREFETCH_BYTES
 #define CP_PREFETCH_BYTES 2048 /* how far ahead a panel is fetched while it streams from L3 or memory */
+#endif
 
 /* ---- packing: B given as [K,N] (row stride ldb) or transposed as [N,K] */
 CP_INLINE void cp_pack_panel(int K, int N, int NP, const uint16_t *B, uint16_t *P) {

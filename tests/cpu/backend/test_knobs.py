@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from codegen.aot import _toolchain
+from codegen.aot import toolchain as identity_of_toolchain
 from codegen.cli import app
 from runtime.cpu import BadKnob, CompilationFailed, knobs, pool, toolchain
 from runtime.cpu.checks import mode
@@ -179,10 +179,10 @@ def test_build_says_what_is_wrong_with_the_toolchain(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, value: str, said: str
 ) -> None:
     monkeypatch.setenv(name, value)
-    for cached in (_toolchain, toolchain.fingerprint, toolchain.compiler):
+    for cached in (identity_of_toolchain, toolchain.fingerprint, toolchain.compiler):
         cached.cache_clear()
     result = CliRunner().invoke(app, ["build", str(SPEC), "-o", str(tmp_path / "package")])
-    for cached in (_toolchain, toolchain.fingerprint, toolchain.compiler):
+    for cached in (identity_of_toolchain, toolchain.fingerprint, toolchain.compiler):
         cached.cache_clear()
     assert result.exit_code == 2
     assert said in result.output

@@ -1,0 +1,1 @@
+"""Tuning of kernel instances: search, proof, measurement and results. `python -m autotune`."""

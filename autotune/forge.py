@@ -1,0 +1,87 @@
+"""From values of tunables to a kernel that can be launched: lowered, rendered, imported."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from codegen.launching import options_of
+from codegen.lower import lower
+from codegen.plan import Kernel, Plan
+from codegen.render import kernel_text
+from codegen.tunables import Value
+from dsl import ModelSpec
+
+Values = Mapping[str, Value]
+Text = Callable[[Kernel], str]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A kernel instance with some values, and the plan that it is part of. function: the Triton kernel."""
+
+    values: Values
+    plan: Plan
+    kernel: Kernel
+    function: Any
+
+    @cached_property
+    def options(self) -> dict[str, Any]:
+        """What a launch is made with."""
+        return options_of(self.kernel)
+
+    def launch(self, operands: Any) -> None:
+        """Launch once on `operands` (autotune.arena.Operands)."""
+        self.function[operands.grid](**operands.tensors, **operands.scalars, **self.options)
+
+
+def reduced(spec: ModelSpec) -> ModelSpec:
+    """The spec with one layer of each kind: the same kernel instances over fewer weights, lowered in no time."""
+    return spec.model_copy(update={"pattern": tuple(dict.fromkeys(spec.pattern))})
+
+
+class Forge:
+    """Makes candidates of the kernels of one spec and target. text: renders a kernel; tests plant faults with it."""
+
+    def __init__(self, spec: ModelSpec, target: str, folder: Path, text: Text = kernel_text) -> None:
+        self.spec, self.target, self.folder, self.text = reduced(spec), target, folder, text
+
+    @cached_property
+    def untuned(self) -> Plan:
+        """The plan with every default."""
+        return lower(self.spec, self.target)
+
+    def candidate(self, kernel: str, values: Values) -> Candidate:
+        """Lower, check and import the kernel with these values. Raises CodegenError if the plan refuses them."""
+        plan = lower(self.spec, self.target, {kernel: values}) if values else self.untuned
+        instance = plan.kernel(kernel)
+        return Candidate(dict(values), plan, instance, self._function(instance))
+
+    def write(self, kernel: Kernel) -> Path:
+        """The module of a kernel, in a folder named after its text."""
+        text = self.text(kernel)
+        path = self.folder / hashlib.sha256(text.encode()).hexdigest()[:24] / f"{kernel.name}.py"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial = path.with_suffix(".partial")
+            partial.write_text(text)
+            partial.replace(path)
+        return path
+
+    def _function(self, kernel: Kernel) -> Any:
+        path = self.write(kernel)
+        name = f"stepforge_autotune_{path.parent.name}_{kernel.name}"
+        if name not in sys.modules:
+            found = importlib.util.spec_from_file_location(name, path)
+            assert found is not None
+            assert found.loader is not None
+            module = importlib.util.module_from_spec(found)
+            sys.modules[name] = module
+            found.loader.exec_module(module)
+        return getattr(sys.modules[name], kernel.name)

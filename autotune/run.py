@@ -1,0 +1,213 @@
+"""Tuning of a whole plan: which kernels, in what order, for how long, by how many processes."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock
+
+from autotune.forge import Forge
+from autotune.measure import Bench
+from autotune.predict import Model, gpu_of
+from autotune.roofline import machine_here, roofline, working_set
+from autotune.space import Machine, Order, Space, space_of
+from autotune.study import Search, open_study
+from autotune.tune import Attempt, Evaluator, attempts, conclude, run_trials
+from codegen.aot_worker import end_with_parent
+from codegen.cost import Shape, step_costs
+from codegen.lower import lower
+from codegen.plan import Plan
+from codegen.tuned import KEEP, RESULTS, Result, Results, identity
+from dsl import ModelSpec
+
+LAUNCH_SECONDS = 5e-6  # of a kernel that moves next to nothing
+LEAST_SHARE = 0.02  # of the budget, for kernels that a plain step does not launch
+CONTEXT = 256
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is asked of a run. storage: a folder of studies or a database URL. kernels: names to tune, or all;
+    trials: of each in this process, at most."""
+
+    spec: ModelSpec
+    target: str
+    folder: Path
+    storage: str
+    numerics: str = KEEP
+    jobs: int = 1
+    kernels: tuple[str, ...] = ()
+    trials: int | None = None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Called while a run goes on. kernel(name, position, of how many, candidates); trial(name, what came of it)."""
+
+    kernel: Callable[[str, int, int, int], None] = lambda name, number, total, candidates: None
+    trial: Callable[[str, Attempt], None] = lambda name, attempt: None
+
+
+@dataclass
+class Session:
+    """What a process keeps for a task: the forge, and benches of the kernels that it has met."""
+
+    task: Task
+    plan: Plan = field(init=False)
+    forge: Forge = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.plan = lower(self.task.spec, self.task.target)
+        self.forge = Forge(self.task.spec, self.task.target, self.task.folder / "kernels")
+        self._evaluators: dict[str, Evaluator] = {}
+
+    @property
+    def device(self) -> torch.device | None:
+        """Where kernels of the target run here; None: nowhere, they are predicted."""
+        return device_of(self.task.target)
+
+    @property
+    def machine(self) -> Machine:
+        """What the roofline is drawn from."""
+        if self.task.target == "cpu":
+            return machine_here(working_set(self.plan))
+        gpu = gpu_of(self.task.target)
+        return Machine(gpu.bandwidth, gpu.peak, gpu.units)
+
+    def space(self, kernel: str) -> Space:
+        """Candidates of a kernel."""
+        return space_of(self.forge.untuned, self.forge.untuned.kernel(kernel), self.task.numerics)
+
+    def search(self, kernel: str, order: Order) -> Search:
+        """The study of a kernel, which others may be at as well."""
+        found = identity(self.plan, self.plan.kernel(kernel), self.task.numerics)
+        return Search(open_study(self.task.storage, found.digest, seed=os.getpid()), self.space(kernel), order)
+
+    def evaluator(self, kernel: str) -> Evaluator:
+        """A bench on the device that is here, or a model of one that is not; the last one is kept."""
+        if kernel not in self._evaluators:
+            self._evaluators.clear()
+            self._evaluators[kernel] = self._made(kernel)
+        return self._evaluators[kernel]
+
+    def _made(self, kernel: str) -> Evaluator:
+        if self.device is None:
+            return Model(self.forge, kernel, self.task.folder / "compiled", self.task.numerics)
+        size, numerics = working_set(self.plan), self.task.numerics
+        return Bench(self.forge, kernel, self.device, working_set=size, numerics=numerics, measuring=self._turn())
+
+    def _turn(self) -> AbstractContextManager[Any]:
+        """Processes of this machine time one after the other; they prove and compile side by side."""
+        self.task.folder.mkdir(parents=True, exist_ok=True)
+        return FileLock(self.task.folder / "measuring.lock")
+
+
+def device_of(target: str) -> torch.device | None:
+    """Where kernels of a target run on this machine, if they do."""
+    if target == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        return None
+    major, minor = torch.cuda.get_device_capability()
+    return torch.device("cuda") if target == f"cuda:{10 * major + minor}" else None
+
+
+def shares(plan: Plan, numerics: str, machine: Machine, wanted: tuple[str, ...] = ()) -> dict[str, float]:
+    """Kernels that have something to tune and their part of a plain step's time, the largest first; 1 in all."""
+    names = [k.name for k in plan.kernels if space_of(plan, k, numerics).tunables and (not wanted or k.name in wanted)]
+    seconds = dict.fromkeys(names, 0.0)
+    for cost in step_costs(plan, Shape(1, 0, min(CONTEXT, plan.limits.max_context))):
+        if cost.kernel in seconds:
+            seconds[cost.kernel] += cost.count * (cost.bytes / machine.bandwidth + LAUNCH_SECONDS)
+    total = sum(seconds.values()) or 1.0
+    parts = {name: max(LEAST_SHARE, value / total) for name, value in seconds.items()}
+    whole = sum(parts.values())
+    return dict(sorted(((name, part / whole) for name, part in parts.items()), key=lambda item: -item[1]))
+
+
+def run(task: Task, seconds: float, progress: Progress | None = None) -> Iterator[Result]:
+    """Tune every kernel within `seconds` together, the costly ones longest; yields and stores each result.
+
+    What a study already knows is not tried again, so a run that was killed goes on where it was, and one that is
+    repeated spends its time on what is left.
+    """
+    progress = progress or Progress()
+    session, results = Session(task), Results(task.folder / RESULTS)
+    parts = shares(session.plan, task.numerics, session.machine, task.kernels)
+    end, left = time.monotonic() + seconds, 1.0
+    with _helpers(task) as helpers:
+        for number, (name, part) in enumerate(parts.items()):
+            remaining = max(0.0, end - time.monotonic())
+            until = time.monotonic() + remaining * min(1.0, part / left)
+            left = max(1e-9, left - part)
+            order = session.space(name).promising(session.machine)
+            progress.kernel(name, number, len(parts), len(order))
+            result = _tune(session, name, order, until, progress, helpers)
+            if result is not None:
+                results.write(result)
+                yield result
+
+
+def _tune(
+    session: Session,
+    name: str,
+    order: Order,
+    until: float,
+    progress: Progress,
+    helpers: Callable[[str, Order, float], list[Future[None]]],
+) -> Result | None:
+    """The result of a kernel, or None if there was no time for it and nobody has tried anything before."""
+    space, search = session.space(name), session.search(name, order)
+    if time.monotonic() >= until and not list(attempts(search)):
+        return None
+    evaluator = session.evaluator(name)
+    helping = helpers(name, order, until)
+    run_trials(search, space, evaluator, until, lambda attempt: progress.trial(name, attempt), session.task.trials)
+    for future in helping:
+        future.result()
+    found = identity(session.plan, session.plan.kernel(name), session.task.numerics)
+    about = roofline(session.forge.untuned, session.forge.untuned.kernel(name), session.machine)
+    return conclude(search, space, evaluator, found, {**about, "launches": _launches(session.plan, name)})
+
+
+def _launches(plan: Plan, name: str) -> int:
+    """How often a plain step launches a kernel."""
+    return sum(cost.count for cost in step_costs(plan, Shape(1, 0, 1)) if cost.kernel == name)
+
+
+@contextlib.contextmanager
+def _helpers(task: Task) -> Iterator[Callable[[str, Order, float], list[Future[None]]]]:
+    """Further processes that take trials of the kernel at hand."""
+    if task.jobs < 2:
+        yield lambda name, order, until: []
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(task.jobs - 1, context, end_with_parent, (os.getpid(),)) as pool:
+        yield lambda name, order, until: [
+            pool.submit(help_with, task, name, order, until - time.monotonic()) for _ in range(task.jobs - 1)
+        ]
+
+
+def help_with(task: Task, name: str, order: Order, seconds: float) -> None:
+    """Take trials of one kernel in this process for a while."""
+    session = _session(task)
+    until = time.monotonic() + seconds
+    run_trials(session.search(name, order), session.space(name), session.evaluator(name), until, most=task.trials)
+
+
+_sessions: dict[str, Session] = {}
+
+
+def _session(task: Task) -> Session:
+    """The session of a helper, kept from kernel to kernel."""
+    return _sessions.setdefault(repr((task.target, task.numerics, task.storage, str(task.folder))), Session(task))

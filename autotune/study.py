@@ -1,0 +1,187 @@
+"""Studies of optuna, shared by processes and machines, and whole after a kill.
+
+A study is a journal in a folder that all may write, or lies in any storage that optuna knows by URL. A trial that
+nobody works on any more, its process being gone, is given up and its values are tried again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import optuna
+from filelock import FileLock
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from autotune.space import Order, Space, Values, key
+from autotune.surrogate import Surrogate
+from codegen.errors import StudyUnusable
+from codegen.tunables import plain
+
+OWNER, REJECTED, DETAIL = "owner", "rejected", "detail"
+STALE = timedelta(minutes=15)  # of a trial on another machine, or whose owner was never written
+REPEATS = 6  # asked for something new before the next one in order is taken
+TRIED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
+
+
+class _Lock:
+    """A lock of the system's, as optuna wants one: a process that is killed lets go of it."""
+
+    def __init__(self, path: str) -> None:
+        self._lock = FileLock(path)
+
+    def acquire(self) -> bool:
+        """Wait for the lock."""
+        self._lock.acquire()
+        return True
+
+    def release(self) -> None:
+        """Let go of it."""
+        self._lock.release()
+
+
+def open_study(place: str, name: str, seed: int = 0) -> optuna.Study:
+    """The study `name` in a folder of journals or a database URL, made if it is new. Raises StudyUnusable."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=8, constant_liar=True)
+        pruner = optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=1)
+        return optuna.create_study(
+            storage=_storage(place, name), study_name=name, load_if_exists=True, sampler=sampler, pruner=pruner
+        )
+    except Exception as error:
+        raise StudyUnusable(place=place, detail=str(error).splitlines()[0] if str(error) else repr(error)) from error
+
+
+def _storage(place: str, name: str) -> Any:
+    if "://" in place:
+        return optuna.storages.RDBStorage(place)
+    path = Path(place) / f"{name}.journal"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = _Lock(f"{path}.lock")
+    lock.acquire()
+    try:
+        _mend(path)
+    finally:
+        lock.release()
+    return optuna.storages.JournalStorage(JournalFileBackend(str(path), lock_obj=lock))  # type: ignore[arg-type]
+
+
+def _mend(path: Path) -> None:
+    """Cut off a last line that a killed process left unfinished: it was never acted upon."""
+    if not path.exists():
+        return
+    content = path.read_bytes()
+    if content and not content.endswith(b"\n"):
+        with path.open("r+b") as file:
+            file.truncate(content.rfind(b"\n") + 1)
+
+
+class Search:
+    """Draws candidates of a space that nobody has tried. order: what to take first, and what there is at all."""
+
+    def __init__(self, study: optuna.Study, space: Space, order: Order) -> None:
+        """Give up trials of processes that are gone, and queue the untuned kernel of a new study."""
+        self.study, self.order = study, {key(values): values for values in order.candidates}
+        self._surrogate, self._turn = Surrogate(order.candidates, order.bounds), 0
+        self._singles = [values for values in order.candidates if len(space.changed(values)) == 1]
+        self._distributions: dict[str, BaseDistribution] = {
+            t.name: CategoricalDistribution([json.dumps(plain(value)) for value in t.values]) for t in space.tunables
+        }
+        self._adopt_orphans()
+        if not study.get_trials(deepcopy=False):
+            self._enqueue(space.default)
+
+    def _enqueue(self, values: Values) -> None:
+        self.study.enqueue_trial({name: json.dumps(plain(value)) for name, value in values.items()})
+
+    def _adopt_orphans(self) -> None:
+        for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            if not _is_alive(trial):
+                with contextlib.suppress(Exception):  # another process may have been faster
+                    self.study.tell(trial.number, state=TrialState.FAIL)
+                    self.study.enqueue_trial(trial.params)
+
+    def tried(self) -> dict[str, FrozenTrial]:
+        """Trials that are done or under way, by their values; a rejected candidate counts as done."""
+        found = self.study.get_trials(deepcopy=False)
+        done = (t for t in found if t.params and (t.state in TRIED or REJECTED in t.user_attrs))
+        return {self._key(trial): trial for trial in done}
+
+    def _key(self, trial: FrozenTrial | Trial) -> str:
+        return key({name: json.loads(value) for name, value in trial.params.items()})
+
+    def next(self) -> tuple[Trial, Values] | None:
+        """A trial and its values, or None if nothing is left.
+
+        First each tunable is moved alone, two times of three; then the surrogate's favourite and
+        optuna's take turns.
+        """
+        tried = self.tried()
+        left = {name: values for name, values in self.order.items() if name not in tried}
+        if not left:
+            return None
+        self._turn += 1
+        waiting = any(t.state is TrialState.WAITING for t in self.study.get_trials(deepcopy=False))
+        if not waiting and (guess := self._guess(tried, left)) is not None:
+            self._enqueue(guess)
+        for _ in range(REPEATS):
+            trial = self.study.ask(self._distributions)
+            name = self._key(trial)
+            if name in left:
+                trial.set_user_attr(OWNER, owner())
+                return trial, left[name]
+            self.study.tell(trial, state=TrialState.FAIL)
+        self._enqueue(next(iter(left.values())))
+        return self.next()
+
+    def _guess(self, tried: Mapping[str, FrozenTrial], left: Mapping[str, Values]) -> Values | None:
+        """What to try next, or None where optuna is to say."""
+        singles = [values for values in self._singles if key(values) in left]
+        if singles and self._turn % 3:
+            return singles[0]
+        if self._turn % 2:
+            return None
+        ratios = {name: ratio for name, trial in tried.items() if (ratio := ratio_of(trial)) is not None}
+        return next(values for values in self._surrogate.ranked(ratios) if key(values) in left)
+
+    def values(self, trial: FrozenTrial) -> Values | None:
+        """The values of a trial, if they are of this space."""
+        return self.order.get(self._key(trial))
+
+
+def ratio_of(trial: FrozenTrial) -> float | None:
+    """What is known of a trial's ratio: in the end, or when it was given up."""
+    if trial.state is TrialState.COMPLETE:
+        return trial.value
+    return max(trial.intermediate_values.items(), default=(0, None))[1]
+
+
+def owner() -> str:
+    """This process, so that others can tell whether it is still there."""
+    return f"{socket.gethostname()}:{os.getpid()}:{_started(os.getpid())}"
+
+
+def _is_alive(trial: FrozenTrial) -> bool:
+    """Whether somebody may still work on a trial."""
+    host, _, process = str(trial.user_attrs.get(OWNER, "")).partition(":")
+    if host != socket.gethostname():
+        return trial.datetime_start is not None and datetime.now() - trial.datetime_start < STALE
+    pid, _, started = process.partition(":")
+    return pid.isdigit() and _started(int(pid)) == started
+
+
+def _started(pid: int) -> str:
+    """When a process of this machine started, in ticks; nothing if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""

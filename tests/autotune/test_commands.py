@@ -1,0 +1,158 @@
+"""The command line: a short real run, then show, export, import, diff, report, and a build that takes the results."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import Result as Ran
+from typer.testing import CliRunner
+
+from autotune.cli import app
+from codegen.cli import app as codegen_app
+from dsl import ModelSpec
+
+KERNEL, OTHER = "mamba2_conv_step_32x4_50", "lookup_drafts"
+runner = CliRunner()
+
+
+def autotune(*arguments: object, code: int = 0) -> Ran:
+    ran = runner.invoke(app, [str(argument) for argument in arguments])
+    assert ran.exit_code == code, ran.output
+    return ran
+
+
+@pytest.fixture(scope="module")
+def spec_file(toy: ModelSpec, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The toy as YAML."""
+    path = tmp_path_factory.mktemp("spec") / "toy.yaml"
+    path.write_text(yaml.safe_dump(json.loads(json.dumps(toy.model_dump())), sort_keys=False))
+    return path
+
+
+@pytest.fixture(scope="module")
+def tuned(spec_file: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A folder with the results of two small kernels, and what the run said."""
+    folder = tmp_path_factory.mktemp("tuned")
+    kernels = ("--kernel", KERNEL, "--kernel", OTHER)
+    ran = autotune("run", spec_file, "--budget", "20s", "--trials", 3, *kernels, "--folder", folder, "--json")
+    return folder, json.loads(ran.stdout)
+
+
+def test_a_run_gives_a_result_for_every_kernel_that_it_was_asked_for(tuned: tuple[Path, dict[str, Any]]) -> None:
+    results = tuned[1]["results"]
+    assert {result["identity"]["kernel"] for result in results} == {KERNEL, OTHER}
+    for result in results:
+        assert result["kind"] == "measured"
+        assert len(result["detail"]["trials"]) == min(3, result["detail"]["space"])
+        first = result["detail"]["trials"][0]
+        assert first["state"] in ("complete", "slow"), first
+        assert all(times["untuned"] > 0 for times in result["detail"]["scenes"].values())
+        assert set(result["detail"]["roofline"]) == set(result["detail"]["scenes"])
+
+
+def test_a_second_run_goes_on_where_the_first_stopped(tuned: tuple[Path, dict[str, Any]], spec_file: Path) -> None:
+    folder = tuned[0]
+    ran = autotune("run", spec_file, "--trials", 2, "--kernel", OTHER, "--folder", folder, "--json")
+    (result,) = json.loads(ran.stdout)["results"]
+    assert len(result["detail"]["trials"]) == 5
+
+
+def test_a_build_takes_the_results_unless_told_not_to(
+    tuned: tuple[Path, dict[str, Any]], spec_file: Path, tmp_path: Path
+) -> None:
+    def build(*options: object) -> dict[str, Any]:
+        arguments = ["build", spec_file, "-o", tmp_path / "package", "--no-aot", "--json", *options]
+        ran = runner.invoke(codegen_app, [str(argument) for argument in arguments])
+        assert ran.exit_code == 0, ran.output
+        choices: list[dict[str, Any]] = json.loads(ran.stdout)["tuned"]["cpu"]
+        return {choice["kernel"]: choice for choice in choices}
+
+    taken = build("--tuned", tuned[0] / "results")
+    assert [name for name, choice in taken.items() if choice["kind"]] == [KERNEL, OTHER]
+    assert taken["matmul_20x50"]["why"] == "not tuned yet"
+    assert not any(choice["kind"] for choice in build("--untuned").values())
+    ran = runner.invoke(codegen_app, ["build", str(spec_file), "--untuned", "--tuned", str(tuned[0])])
+    assert ran.exit_code == 2
+    assert "[tuned-file]" in ran.output
+
+
+def test_results_can_be_carried_to_another_folder_and_compared(
+    tuned: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    folder, file = tuned[0], tmp_path / "tuned.json"
+    autotune("export", "--folder", folder, "-o", file)
+    assert json.loads(autotune("import", file, "--folder", tmp_path / "there", "--json").stdout)["taken"] == 2
+    assert json.loads(autotune("import", file, "--folder", tmp_path / "there", "--json").stdout)["taken"] == 0
+    assert (
+        autotune("show", "--folder", tmp_path / "there", "--json").stdout
+        == autotune("show", "--folder", folder, "--json").stdout
+    )
+    assert json.loads(autotune("diff", folder, file, "--json").stdout) == {"same": 2, "changed": []}
+    changed = json.loads(file.read_text())
+    changed["results"][0]["values"] = {"BLOCK_T": 64} if changed["results"][0]["values"] != {"BLOCK_T": 64} else {}
+    file.write_text(json.dumps(changed))
+    found = json.loads(autotune("diff", folder, file, "--json", code=1).stdout)["changed"]
+    assert [row["kernel"] for row in found] == [changed["results"][0]["identity"]["kernel"]]
+    assert "1 of 2 kernels differ" in autotune("diff", folder, file, code=1).stdout
+
+
+class Links(HTMLParser):
+    """Every tag that is opened, and everything that a page would load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.loaded: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.loaded += [str(value) for name, value in attrs if name in ("src", "href")]
+
+
+def test_the_page_stands_alone_and_shows_every_kernel(tuned: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    autotune("report", "--folder", tuned[0], "-o", tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    links = Links()
+    links.feed(text)
+    assert links.loaded == []
+    assert "script" not in links.tags
+    for name in (KERNEL, OTHER, "roofline", "untuned", "decode"):
+        assert name in text
+    assert "Predicted" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("run", "SPEC", "--budget", "soon"), "tune-option"),
+        (("run", "SPEC", "--budget", "0s"), "tune-option"),
+        (("run", "SPEC", "--kernel", "lookup_draft"), "tune-option"),
+        (("run", "SPEC", "--target", "cuda:7"), "lowering-unknown-target"),
+        (("run", "SPEC", "--storage", "nosuchdb://x"), "tune-storage"),
+        (("run", "EMPTY"), "tune-option"),
+        (("export", "-o", "x.json", "--folder", "EMPTY"), "tune-option"),
+        (("report", "-o", "x.html", "--folder", "EMPTY"), "tune-option"),
+        (("import", "SPEC"), "tuned-file"),
+        (("diff", "SPEC", "EMPTY"), "tuned-file"),
+        (("show", "--folder", "EMPTY/none"), "tuned-file"),
+    ],
+)
+def test_a_mistake_is_one_message_with_a_code(
+    spec_file: Path, tmp_path: Path, arguments: tuple[str, ...], code: str
+) -> None:
+    places = {"SPEC": str(spec_file), "EMPTY": str(tmp_path), "EMPTY/none": str(tmp_path / "none")}
+    given = [places.get(argument, argument) for argument in arguments]
+    given += ["--folder", str(tmp_path)] if "--folder" not in given and given[0] in ("run", "import") else []
+    assert f"[{code}]" in autotune(*given, code=2).output
+
+
+def test_every_command_explains_itself() -> None:
+    for command in ("run", "show", "export", "import", "diff", "report"):
+        text = autotune(command, "--help").output
+        assert "--json" in text
+        assert len(text) > 300

@@ -1,0 +1,85 @@
+"""Candidates for a GPU that is not here: compiled, judged by the rules of `inspect`, ranked, never called measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from autotune.cli import app
+from autotune.forge import Forge
+from autotune.predict import GPUS, Model
+from autotune.proof import Rejected
+from codegen.inspect.device import DEVICES
+from codegen.lower import TARGETS
+from codegen.plan import Kernel
+from codegen.render import kernel_text
+from codegen.tuned import FREE, KEEP
+from dsl import ModelSpec
+
+MATMUL = "matmul_256x1160"
+
+
+@pytest.fixture(scope="module")
+def model(tiny: ModelSpec, folder: Path) -> Model:
+    return Model(Forge(tiny, "cuda:90", folder), MATMUL, folder / "compiled", KEEP)
+
+
+def test_every_cuda_target_has_a_device() -> None:
+    cuda = {int(target.removeprefix("cuda:")) for target in TARGETS if target != "cpu"}
+    assert cuda == set(GPUS) == set(DEVICES)
+
+
+def test_a_prediction_says_what_it_is_from(model: Model) -> None:
+    verdict = model.decide({"num_stages": 5})
+    assert verdict.kind == "predicted"
+    assert verdict.detail["device"] == "H100 SXM"
+    (resources,) = verdict.detail["resources"]
+    assert resources["registers"] > 0
+    assert resources["shared_bytes"] > 0
+    assert resources["instructions"] > 100
+    assert {scene["bound"] for scene in verdict.detail["scenes"].values()} <= {
+        "memory", "issue", "tensor cores", "latency", "spills",
+    }  # fmt: skip
+
+
+def test_loads_that_wait_for_each_other_are_predicted_to_be_slower(model: Model) -> None:
+    assert model.decide({}).ratio == 1
+    assert model.decide({"num_stages": 1}).ratio > 1.1
+
+
+def test_a_candidate_that_breaks_a_rule_of_inspect_is_rejected(tiny: ModelSpec, folder: Path) -> None:
+    def text(kernel: Kernel) -> str:
+        plain = kernel_text(kernel)
+        return plain.replace("b_x, panel", "b_x.to(tl.float16), panel").replace(
+            "panel_operand(b_w, BLOCK_K, BLOCK_N)", "panel_operand(b_w, BLOCK_K, BLOCK_N).to(tl.float16)"
+        ) if dict(kernel.options) else plain  # fmt: skip
+
+    forge = Forge(tiny, "cuda:90", folder, text)
+    with pytest.raises(Rejected, match="bf16 operands are meant"):
+        Model(forge, MATMUL, folder / "compiled", KEEP).decide({"num_stages": 2})
+
+
+def test_other_dots_are_other_bits(tiny: ModelSpec, folder: Path) -> None:
+    """A tile for the wide instructions of the target computes in another order: allowed only where bits are free."""
+    forge = Forge(tiny, "cuda:90", folder)
+    wide = {"row_tiles": (16, 64), "BLOCK_N": 64}
+    with pytest.raises(Rejected, match="the untuned kernel has no dots of wgmma"):
+        Model(forge, MATMUL, folder / "compiled", KEEP).decide(wide)
+    assert Model(forge, MATMUL, folder / "compiled", FREE).decide(wide).kind == "predicted"
+
+
+def test_a_run_for_a_gpu_that_is_not_here_marks_everything_as_predicted(tiny: ModelSpec, tmp_path: Path) -> None:
+    spec = Path(__file__).resolve().parents[2] / "specs" / "tiny-hybrid.yaml"
+    common = ("--kernel", "matmul_256x258", "--folder", str(tmp_path))
+    run = ("run", str(spec), "--target", "cuda:90", "--trials", "3", *common, "--json")
+    ran = CliRunner().invoke(app, list(run))
+    assert ran.exit_code == 0, ran.output
+    (result,) = json.loads(ran.stdout)["results"]
+    assert result["kind"] == "predicted"
+    assert "predicted" in CliRunner().invoke(app, ["show", *common]).output
+    page = tmp_path / "page.html"
+    CliRunner().invoke(app, ["report", *common, "-o", str(page)])
+    assert "Predicted, not measured." in page.read_text()
