@@ -27,6 +27,7 @@ from runtime.sampling import write_sampling
 
 GraphKey = tuple["Phase", int, int, int]
 FREE_EMISSION = -1
+NO_PAGE = -1
 PADDED_ROWS = ("row_slot", "row_seat", "row_checkpoint")
 
 
@@ -38,6 +39,7 @@ class Phase(StrEnum):
     STEP = "step"
     SAVE = "save"
     SCORE = "score"
+    RESTORE = "restore"
 
 
 class Chunk(NamedTuple):
@@ -65,6 +67,7 @@ class Executor:
             Phase.STEP: lambda bucket, *drafts: package.step.step(buffers.b, bucket, drafter, *drafts),
             Phase.SAVE: lambda bucket, *_: package.step.save(buffers.b, bucket, 0),
             Phase.SCORE: lambda rows, *_: package.step.score(buffers.b, rows),
+            Phase.RESTORE: lambda bucket, *_: package.step.restore(buffers.b, bucket),
         }
         self._pads = array("i", [PAD_SLOT_ID] * self.limits.max_slots)
         self._stale = True
@@ -100,6 +103,7 @@ class Executor:
         for rows in reversed(self.limits.prefill_rows):
             self.graph(Phase.PREFILL, rows)
         self.graph(Phase.SAVE, 1)
+        self.graph(Phase.RESTORE, 1)
         return len(self.graphs)
 
     def _idle(self) -> None:
@@ -220,9 +224,6 @@ class Executor:
 
     def save(self, slot: int, position: int, row: int) -> None:
         """Fold the records of [state_len, position), then write checkpoint row `row`; state_len becomes position."""
-        if self.views["state_len"][slot] == position:
-            self._copy_out(slot, position, row)
-            return
         graph = self.graph(Phase.SAVE, 1)
         self.seat_slots([slot])
         committed = self.views["committed_len"]
@@ -254,37 +255,16 @@ class Executor:
         self.replay(graph)
         return self.buffers["logits"][:count].clone()
 
-    def _copy_out(self, slot: int, position: int, row: int) -> None:
-        """Write a checkpoint of a slot whose states are those at `position`: the opposite of `restore`."""
-        b, ring = self.buffers, self.limits.ring
-        for part in self.package.plan.checkpoint_parts:
-            live, kept = b[part.live][slot], b[part.checkpoint][row]
-            if part.kind == "slot":
-                kept.copy_(live)
-            elif part.kind == "hidden":
-                kept.copy_(live[(position - 1) % ring])
-            else:
-                for j in range(part.width):
-                    before = position - part.width + j
-                    kept[j].copy_(live[before % ring]) if before >= 0 else kept[j].zero_()
-
     def restore(self, slot: int, checkpoint: Checkpoint, pages: Sequence[int], copied: tuple[int, int] | None) -> None:
         """Copy a checkpoint into a slot just admitted. pages: the slot's; copied: (from, to) of its own copy."""
-        b, position, ring = self.buffers, checkpoint.position, self.limits.ring
-        for part in self.package.plan.checkpoint_parts:
-            live, kept = b[part.live][slot], b[part.checkpoint][checkpoint.index]
-            if part.kind == "slot":
-                live.copy_(kept)
-            elif part.kind == "hidden":
-                live[(position - 1) % ring].copy_(kept)
-            else:
-                for j in range(max(0, part.width - position), part.width):
-                    live[(position - part.width + j) % ring].copy_(kept[j])
-        if copied is not None:
-            for name in self.package.plan.kv_buffers:
-                b[name][copied[1]].copy_(b[name][copied[0]])
+        assert checkpoint.index is not None
+        graph, views = self.graph(Phase.RESTORE, 1), self.views
+        self.seat_slots([slot])
         self.set_pages(slot, 0, pages)
-        self.views["committed_len"][slot] = self.views["state_len"][slot] = position
+        views["committed_len"][slot] = views["state_len"][slot] = checkpoint.position
+        views["restore_checkpoint"][slot] = checkpoint.index
+        views["page_from"][slot], views["page_to"][slot] = (NO_PAGE, NO_PAGE) if copied is None else copied
+        self.replay(graph)
 
 
 def score_size(positions: int) -> int:
