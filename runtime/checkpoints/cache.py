@@ -6,10 +6,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from operator import itemgetter
 
 from runtime.checkpoints.checkpoint import Checkpoint, CheckpointCounts, Key, Reason, common_pages
-from runtime.checkpoints.eviction import Worth, worth
+from runtime.checkpoints.eviction import Ranking, Worth, worth
 from runtime.checkpoints.pages import PagePool
 from runtime.checkpoints.retention import prefix_digests
 from runtime.checkpoints.tree import Place, RadixTree
@@ -55,6 +54,7 @@ class PrefixCache:
         self.tree = RadixTree()
         self._free = list(range(self.capacity - 1, -1, -1))
         self._entries: dict[Key, Checkpoint] = {}
+        self._ranking = Ranking(self.capacity)
         self._clock = 0
 
     def __len__(self) -> int:
@@ -127,6 +127,8 @@ class PrefixCache:
         """Mark as just used."""
         self._clock += 1
         checkpoint.used = self._clock
+        if checkpoint.index is not None:
+            self._ranking.use(checkpoint.index, self._clock)
 
     # Writing
 
@@ -165,6 +167,7 @@ class PrefixCache:
                 checkpoint = self._enter(tokens, position, digest, near)
                 self.counts.written += 1
             checkpoint.index, checkpoint.pages = index, tuple(pages)
+            self._ranking.put(index, checkpoint)
             self._moved(checkpoint)
         self.justify(checkpoint, reasons)
         return checkpoint
@@ -236,37 +239,38 @@ class PrefixCache:
 
     def _least(self, protected: Key | None) -> Checkpoint | None:
         """Of those that may go, the one of least worth; pages are only counted where they can decide."""
-        least, found, now = math.inf, None, self._clock + 1
-        bounds = [((c.density or self._density(c)) / (now - c.used), c) for c in self._idle()]
-        for bound, checkpoint in sorted(bounds, key=itemgetter(0)):
+        least, found = math.inf, None
+        for checkpoint in self._ranking.unmeasured():
+            self._ranking.measured(checkpoint.index, self._density(checkpoint))
+        for bound, checkpoint in self._ranking.ascending(self._clock + 1):
             if bound >= least:
                 break
-            if checkpoint.key != protected and (here := self.worth(checkpoint)) < least:
+            if self.may_go(checkpoint, protected) and (here := self.worth(checkpoint)) < least:
                 least, found = here, checkpoint
         return found
 
     def _density(self, checkpoint: Checkpoint) -> float:
-        """At most worth * age: as if it shared pages with the one above only. Kept in it until that may change."""
+        """At most worth * age: as if it shared pages with the one above only."""
         above = self._above(checkpoint)
         saved = checkpoint.position - (above.position if above is not None else 0)
         most = self.row_bytes + (len(checkpoint.pages) - common_pages(checkpoint, above)) * self.page_bytes
-        checkpoint.density = saved / most
-        return checkpoint.density
+        return saved / most
 
     def _moved(self, checkpoint: Checkpoint) -> None:
         """A checkpoint comes or goes, in any tier: it and those next below it are measured anew."""
-        checkpoint.density = None
-        for below in self.tree.next_below(checkpoint.node):
-            below.density = None
+        for changed in (checkpoint, *self.tree.next_below(checkpoint.node)):
+            if changed.index is not None:
+                self._ranking.changed(changed.index)
 
     def evictable(self, protected: Key | None = None) -> list[Checkpoint]:
         """Checkpoints whose device row may be taken."""
-        return [checkpoint for checkpoint in self._idle() if checkpoint.key != protected]
+        on_device = [checkpoint for checkpoint in self._entries.values() if checkpoint.index is not None]
+        return [checkpoint for checkpoint in on_device if self.may_go(checkpoint, protected)]
 
-    def _idle(self) -> list[Checkpoint]:
-        """Those on the device that are not in use, pinned or held."""
-        entries = self._entries.values()
-        return [c for c in entries if c.index is not None and not (c.busy or c.pins or c.holders)]
+    @staticmethod
+    def may_go(checkpoint: Checkpoint, protected: Key | None = None) -> bool:
+        """Whether nobody uses, pinned or holds it, or asks for a row on its account."""
+        return not (checkpoint.busy or checkpoint.pins or checkpoint.holders or checkpoint.key == protected)
 
     def worth(self, checkpoint: Checkpoint) -> float:
         """Tokens that it saves per byte and time since its last use; see runtime.checkpoints.eviction."""
@@ -296,6 +300,7 @@ class PrefixCache:
             return
         index, pages = checkpoint.index, checkpoint.pages
         checkpoint.index, checkpoint.pages = None, ()
+        self._ranking.take(index)
         self._moved(checkpoint)
         self.pages.drop(pages)
         self._free.append(index)
@@ -370,7 +375,16 @@ class PrefixCache:
         self.tree = RadixTree(self.tree.capacity)
         for checkpoint in kept:
             checkpoint.node = self.tree.node_at(checkpoint.tokens[: checkpoint.position])
-            checkpoint.node.checkpoint, checkpoint.density = checkpoint, None
+            checkpoint.node.checkpoint = checkpoint
+        self._rank(kept)
         used = {checkpoint.index for checkpoint in kept}
         self._free = [row for row in range(self.capacity - 1, -1, -1) if row not in used]
         self.pages.reset(checkpoint.pages for checkpoint in kept)
+
+    def _rank(self, kept: list[Checkpoint]) -> None:
+        """A ranking of these alone."""
+        self._ranking = Ranking(self.capacity)
+        for checkpoint in kept:
+            if checkpoint.index is not None:
+                self._ranking.put(checkpoint.index, checkpoint)
+                self._ranking.use(checkpoint.index, checkpoint.used)

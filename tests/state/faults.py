@@ -98,10 +98,10 @@ def pinned_evicted(engine: Engine) -> None:
     """Pins are not looked at when room is made."""
     cache = engine.scheduler.cache
 
-    def evictable(_: Callable[..., Any], protected: object = None) -> list[Checkpoint]:
-        return [c for c in cache.all() if c.index is not None and not (c.busy or c.holders) and c.key != protected]
+    def may_go(_: Callable[..., Any], checkpoint: Checkpoint, protected: object = None) -> bool:
+        return not (checkpoint.busy or checkpoint.holders or checkpoint.key == protected)
 
-    around(cache, "evictable", evictable)
+    around(cache, "may_go", may_go)
 
 
 # What is resumed
