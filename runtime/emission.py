@@ -9,8 +9,6 @@ from runtime.checkpoints.tiers import Tiers
 from runtime.executor import Executor
 from runtime.seats import Seat
 
-NO_ROW = -1
-
 
 class Emitter:
     """Writes the checkpoints of slots. interval: None every page, n every n tokens, 0 semantic positions only."""
@@ -36,7 +34,7 @@ class Emitter:
     def _find_junction(self, seat: Seat) -> None:
         """Where the prompt leaves text that others have processed by now."""
         request = seat.request
-        found = self.cache.junction(seat.text[: request.prompt_len])
+        found = self.cache.junction(seat.text, seat.near, request.prompt_len)
         if found is None or found[0] in request.points:
             return
         position, above = found
@@ -136,14 +134,18 @@ class Emitter:
 
         If there are too few rows, the deepest have them: the end of a prompt or an answer is the last.
         """
-        request = seat.request
+        request, cache = seat.request, self.cache
         positions = retained(request.prompt_len, self.interval, self.page_size, end, start, request.points)
-        missing = [self._missing(seat, position) for position in positions[-self.cache.capacity :]]
-        found = [self._with_row(seat, wanted) for wanted in reversed(missing) if wanted is not None]
-        return [emission for emission in reversed(found) if emission is not None]
+        missing = [found for at in positions[-cache.capacity :] if (found := self._missing(seat, at)) is not None]
+        due = []
+        for position, digest, reasons in reversed(missing):
+            row = cache.reserve(protected=request.prompt_key)
+            if row is not None:
+                due.append(Emission(position, digest, row, reasons))
+        return due[::-1]
 
-    def _missing(self, seat: Seat, position: int) -> Emission | None:
-        """What is to be written, without a row; None if the checkpoint exists already."""
+    def _missing(self, seat: Seat, position: int) -> tuple[int, bytes, Reason] | None:
+        """Position, digest and reasons of what is to be written; None if the checkpoint exists already."""
         request = seat.request
         digest, reasons = request.prefix.at(seat.text, position), self._reasons(seat, position)
         if position == request.prompt_len:
@@ -152,11 +154,7 @@ class Emitter:
         if known is not None and known.index is not None:
             self.cache.justify(known, reasons)
             return None
-        return Emission(position, digest, NO_ROW, reasons)
-
-    def _with_row(self, seat: Seat, wanted: Emission) -> Emission | None:
-        row = self.cache.reserve(protected=seat.request.prompt_key)
-        return None if row is None else wanted._replace(row=row)
+        return position, digest, reasons
 
     def _reasons(self, seat: Seat, position: int) -> Reason:
         request, step = seat.request, self.page_size if self.interval is None else self.interval

@@ -50,7 +50,7 @@ class Prefill:
             rows = {emission.position: emission.row for emission in due}
             chunks.append(Chunk(seat.slot, start, seat.text[start:end], rows))
             if self.emitter.enabled:
-                self.cache.learn(seat.text[:end])
+                self.cache.learn(seat.text, seat.near, end)
         self.executor.prefill(chunks)
         for seat, size in pack:
             seat.committed_len = seat.state_len = seat.committed_len + size

@@ -11,7 +11,7 @@ from runtime.checkpoints.checkpoint import Checkpoint, CheckpointCounts, Key, Re
 from runtime.checkpoints.eviction import Ranking, Worth, worth
 from runtime.checkpoints.pages import PagePool
 from runtime.checkpoints.retention import prefix_digests
-from runtime.checkpoints.tree import Place, RadixTree
+from runtime.checkpoints.tree import Node, Place, RadixTree
 from runtime.errors import OutOfPages, PinRefused
 
 
@@ -87,21 +87,26 @@ class PrefixCache:
 
     # Lookup
 
-    def known(self, tokens: Sequence[int]) -> int:
-        """How many of these tokens were processed before, by whomever."""
-        return self.tree.match(tokens).length
+    def known(self, tokens: Sequence[int], near: Place | None = None) -> int:
+        """How many of these tokens were processed before, by whomever. near: a place on the way there."""
+        return self.tree.match(tokens, near).length
 
-    def learn(self, tokens: Sequence[int]) -> None:
-        """Remember tokens as processed."""
-        self.tree.learn(tokens)
+    def learn(self, tokens: Sequence[int], near: Place | None = None, end: int | None = None) -> None:
+        """Remember tokens, the first `end` of them, as processed. near: a place on the way there."""
+        self.tree.learn(tokens, near, end)
 
-    def junction(self, tokens: Sequence[int]) -> tuple[int, int] | None:
-        """Where these tokens leave text that is known and goes on otherwise, and the published position before it."""
-        match = self.tree.match(tokens)
+    def junction(
+        self, tokens: Sequence[int], near: Place | None = None, end: int | None = None
+    ) -> tuple[int, int] | None:
+        """Where these tokens leave text that is known and goes on otherwise, and the published position before it.
+
+        near: a place on the way there; end: the first `end` of the tokens only.
+        """
+        match = self.tree.match(tokens, near, end)
         if not match.diverges or not match.length:
             return None
-        above = [node.end for node in match.nodes if node.checkpoint is not None and node.checkpoint.published]
-        return match.length, above[-1] if above else 0
+        above = self._published(match.last)
+        return match.length, 0 if above is None else above.position
 
     def find(self, tokens: Sequence[int]) -> Checkpoint | None:
         """The published checkpoint of the longest prefix of `tokens`, in whatever tier, or None: a cold prefill."""
@@ -158,32 +163,31 @@ class PrefixCache:
         tokens: a list that only grows, or is never changed. If the same prefix was published meanwhile, by a request
         that went the same way, that one stays. Reason.HELD keeps it for `hold` only. near: a place on the way there.
         """
-        checkpoint = self._entries.get((position, digest))
+        key = (position, digest)
+        checkpoint = self._entries.get(key)
         if checkpoint is not None and checkpoint.index is not None:
             self.release(index)
-        else:
-            self.pages.share(pages)
-            if checkpoint is None:
-                checkpoint = self._enter(tokens, position, digest, near)
-                self.counts.written += 1
-            checkpoint.index, checkpoint.pages = index, tuple(pages)
-            self._ranking.put(index, checkpoint)
+            self.justify(checkpoint, reasons)
+            return checkpoint
+        self.pages.share(pages)
+        if checkpoint is None:
+            node = self.tree.node_at(tokens, near, position)
+            made_with = (self.page_size, self.drafting, self.stamp)
+            checkpoint = Checkpoint(position, digest, tokens, None, (), *made_with, Reason.HELD, node)
+            node.checkpoint = self._entries[key] = checkpoint
+            self.counts.written += 1
+        checkpoint.index, checkpoint.pages = index, tuple(pages)
+        self._ranking.put(index, checkpoint)
+        if checkpoint.published or not reasons:
             self._moved(checkpoint)
         self.justify(checkpoint, reasons)
         return checkpoint
 
-    def _enter(self, tokens: Sequence[int], position: int, digest: bytes, near: Place | None) -> Checkpoint:
-        node = self.tree.node_at(tokens[:position], near)
-        made_with = (self.page_size, self.drafting, self.stamp)
-        checkpoint = Checkpoint(position, digest, tokens, None, (), *made_with, Reason.HELD, node)
-        node.checkpoint = self._entries[checkpoint.key] = checkpoint
-        return checkpoint
-
     def justify(self, checkpoint: Checkpoint, reasons: Reason) -> None:
         """One more reason to keep a checkpoint, which counts as a use."""
-        if reasons and reasons is not checkpoint.reasons:
-            checkpoint.reasons |= reasons
-        if checkpoint.reasons and not checkpoint.published:
+        if reasons is not checkpoint.reasons:
+            checkpoint.reasons = checkpoint.reasons | reasons if checkpoint.reasons else reasons
+        if not checkpoint.published and checkpoint.reasons:
             checkpoint.published = True
             self._moved(checkpoint)
         self.touch(checkpoint)
@@ -251,16 +255,19 @@ class PrefixCache:
 
     def _density(self, checkpoint: Checkpoint) -> float:
         """At most worth * age: as if it shared pages with the one above only."""
-        above = self._above(checkpoint)
+        above = self._published(checkpoint.node.parent)
         saved = checkpoint.position - (above.position if above is not None else 0)
         most = self.row_bytes + (len(checkpoint.pages) - common_pages(checkpoint, above)) * self.page_bytes
         return saved / most
 
     def _moved(self, checkpoint: Checkpoint) -> None:
         """A checkpoint comes or goes, in any tier: it and those next below it are measured anew."""
-        for changed in (checkpoint, *self.tree.next_below(checkpoint.node)):
-            if changed.index is not None:
-                self._ranking.changed(changed.index)
+        if checkpoint.index is not None:
+            self._ranking.changed(checkpoint.index)
+        if checkpoint.node.children:
+            for below in self.tree.next_below(checkpoint.node):
+                if below.index is not None:
+                    self._ranking.changed(below.index)
 
     def evictable(self, protected: Key | None = None) -> list[Checkpoint]:
         """Checkpoints whose device row may be taken."""
@@ -279,18 +286,17 @@ class PrefixCache:
     def measure(self, checkpoint: Checkpoint) -> Worth:
         """What speaks for a checkpoint."""
         size = self.row_bytes + self.pages.sole(checkpoint.pages) * self.page_bytes
-        above = self._above(checkpoint)
+        above = self._published(checkpoint.node.parent)
         saved = checkpoint.position - (above.position if above is not None else 0)
         return Worth(saved, size, age=self._clock - checkpoint.used + 1)
 
     @staticmethod
-    def _above(checkpoint: Checkpoint) -> Checkpoint | None:
-        """The next published checkpoint on its way."""
-        node = checkpoint.node.parent
+    def _published(node: Node | None) -> Checkpoint | None:
+        """The deepest published checkpoint on the way to a node, its own included."""
         while node is not None:
-            above: Checkpoint | None = node.checkpoint
-            if above is not None and above.published:
-                return above
+            found: Checkpoint | None = node.checkpoint
+            if found is not None and found.published:
+                return found
             node = node.parent
         return None
 
@@ -374,7 +380,7 @@ class PrefixCache:
         self._entries = {c.key: c for c in kept}
         self.tree = RadixTree(self.tree.capacity)
         for checkpoint in kept:
-            checkpoint.node = self.tree.node_at(checkpoint.tokens[: checkpoint.position])
+            checkpoint.node = self.tree.node_at(checkpoint.tokens, end=checkpoint.position)
             checkpoint.node.checkpoint = checkpoint
         self._rank(kept)
         used = {checkpoint.index for checkpoint in kept}

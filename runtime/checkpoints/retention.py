@@ -27,11 +27,11 @@ def retained(
     return sorted(more.union(kept)) if more else list(kept)
 
 
-def next_retained(interval: int | None, page_size: int, position: int, points: Iterable[int] = ()) -> int:
+def next_retained(interval: int | None, page_size: int, position: int, points: Sequence[int] = ()) -> int:
     """The first position after `position`, which is at or past the prompt end, that `retained` keeps; NEVER if none."""
     step = page_size if interval is None else interval
     grid = (position // step + 1) * step if step else NEVER
-    return min([grid, *(point for point in points if point > position)])
+    return min([grid, *(point for point in points if point > position)]) if points else grid
 
 
 def asked_positions(prompt_len: int, positions: Iterable[int]) -> tuple[int, ...]:

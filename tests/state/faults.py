@@ -86,9 +86,9 @@ def junction_lost_on_split(engine: Engine) -> None:
     """A junction within an edge of the tree, which would have to be split, is not seen."""
     cache = engine.scheduler.cache
 
-    def junction(method: Callable[..., Any], tokens: Any) -> object:
-        found = method(tokens)
-        ends = [node.end for node in cache.tree.match(tokens).nodes]
+    def junction(method: Callable[..., Any], tokens: Any, near: object, end: int) -> object:
+        found = method(tokens, near, end)
+        ends = [node.end for node in cache.tree.match(tokens[:end]).nodes]
         return found if found is not None and found[0] in ends else None
 
     around(cache, "junction", junction)
