@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from runtime.checkpoints.checkpoint import Checkpoint, CheckpointCounts, Key, Reason, common_pages
-from runtime.checkpoints.eviction import Ranking, Worth, worth
+from runtime.checkpoints.eviction import Ranking, Worth, tokens_per, worth
 from runtime.checkpoints.pages import PagePool
 from runtime.checkpoints.retention import prefix_digests
 from runtime.checkpoints.tree import Node, Place, RadixTree
@@ -243,22 +243,23 @@ class PrefixCache:
 
     def _least(self, protected: Key | None) -> Checkpoint | None:
         """Of those that may go, the one of least worth; pages are only counted where they can decide."""
-        least, found = math.inf, None
+        least, found, now = math.inf, None, self._clock + 1
         for checkpoint in self._ranking.unmeasured():
-            self._ranking.measured(checkpoint.index, self._density(checkpoint))
-        for bound, checkpoint in self._ranking.ascending(self._clock + 1):
+            self._ranking.measured(checkpoint.index, *self._bound(checkpoint))
+        for bound, saved, checkpoint in self._ranking.ascending(now):
             if bound >= least:
                 break
-            if self.may_go(checkpoint, protected) and (here := self.worth(checkpoint)) < least:
-                least, found = here, checkpoint
+            if self.may_go(checkpoint, protected):
+                here = tokens_per(saved, self._sole_bytes(checkpoint), now - checkpoint.used)
+                if here < least:
+                    least, found = here, checkpoint
         return found
 
-    def _density(self, checkpoint: Checkpoint) -> float:
-        """At most worth * age: as if it shared pages with the one above only."""
+    def _bound(self, checkpoint: Checkpoint) -> tuple[int, int]:
+        """Tokens that it saves, and bytes that its going frees at most: as if it shared pages with the one above only."""
         above = self._published(checkpoint.node.parent)
         saved = checkpoint.position - (above.position if above is not None else 0)
-        most = self.row_bytes + (len(checkpoint.pages) - common_pages(checkpoint, above)) * self.page_bytes
-        return saved / most
+        return saved, self.row_bytes + (len(checkpoint.pages) - common_pages(checkpoint, above)) * self.page_bytes
 
     def _moved(self, checkpoint: Checkpoint) -> None:
         """A checkpoint comes or goes, in any tier: it and those next below it are measured anew."""
@@ -285,10 +286,13 @@ class PrefixCache:
 
     def measure(self, checkpoint: Checkpoint) -> Worth:
         """What speaks for a checkpoint."""
-        size = self.row_bytes + self.pages.sole(checkpoint.pages) * self.page_bytes
         above = self._published(checkpoint.node.parent)
         saved = checkpoint.position - (above.position if above is not None else 0)
-        return Worth(saved, size, age=self._clock - checkpoint.used + 1)
+        return Worth(saved, self._sole_bytes(checkpoint), age=self._clock - checkpoint.used + 1)
+
+    def _sole_bytes(self, checkpoint: Checkpoint) -> int:
+        """Of its row, and of the pages that nobody else has."""
+        return self.row_bytes + self.pages.sole(checkpoint.pages) * self.page_bytes
 
     @staticmethod
     def _published(node: Node | None) -> Checkpoint | None:

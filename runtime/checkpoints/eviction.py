@@ -28,18 +28,23 @@ def worth(measured: Worth) -> float:
     The two terms of Marconi (arXiv 2411.19379: recency and FLOP efficiency), multiplied instead of summed, so that
     there is no weight to tune; dividing by the age is hyperbolic caching (Blankstein et al., USENIX ATC 2017).
     """
-    return measured.saved_tokens / (measured.bytes * measured.age)
+    return tokens_per(measured.saved_tokens, measured.bytes, measured.age)
+
+
+def tokens_per(saved_tokens: int, size: int, age: int) -> float:
+    """`worth`, of the numbers as they are. Never more of a larger size: that makes a bound of an upper one of bytes."""
+    return saved_tokens / (size * age)
 
 
 class Ranking:
     """The checkpoints of the device's rows by a lower bound of their worth, which a few array operations put in order.
 
-    A density is bound * age: infinite of a row with nothing in it, and of one that `unmeasured` still has.
+    A row with nothing in it, and one that `unmeasured` still has, are ranked last.
     """
 
     def __init__(self, rows: int) -> None:
         self._at: list[Any] = [None] * rows
-        self._density, self._used = np.full(rows, np.inf), np.zeros(rows)
+        self._saved, self._bytes, self._used = np.full(rows, np.inf), np.ones(rows), np.zeros(rows)
         self._stale: set[int] = set()
 
     def put(self, row: int, checkpoint: Any) -> None:
@@ -49,7 +54,7 @@ class Ranking:
 
     def take(self, row: int) -> None:
         """A row has none any more."""
-        self._at[row], self._density[row] = None, np.inf
+        self._at[row], self._saved[row] = None, np.inf
         self._stale.discard(row)
 
     def use(self, row: int, clock: int) -> None:
@@ -61,17 +66,17 @@ class Ranking:
         self._stale.add(row)
 
     def unmeasured(self) -> list[Any]:
-        """Checkpoints whose density is to be told."""
+        """Checkpoints of which it is to be told."""
         return [self._at[row] for row in self._stale]
 
-    def measured(self, row: int, density: float) -> None:
-        """The density of its checkpoint."""
-        self._density[row] = density
+    def measured(self, row: int, saved_tokens: int, most_bytes: int) -> None:
+        """What its checkpoint saves, and what its going frees at most."""
+        self._saved[row], self._bytes[row] = saved_tokens, most_bytes
         self._stale.discard(row)
 
-    def ascending(self, now: int) -> Iterator[tuple[float, Any]]:
-        """(bound, checkpoint) of every row that has one, the least bound first. now: later than every use."""
-        bounds = self._density / (now - self._used)
-        for row in np.argsort(bounds, kind="stable"):
+    def ascending(self, now: int) -> Iterator[tuple[float, int, Any]]:
+        """(bound, saved tokens, checkpoint) of every row that has one, the least bound first. now: after every use."""
+        bounds = self._saved / (self._bytes * (now - self._used))
+        for row in np.argsort(bounds, kind="stable").tolist():
             if self._at[row] is not None:
-                yield bounds[row], self._at[row]
+                yield bounds[row], self._saved[row], self._at[row]

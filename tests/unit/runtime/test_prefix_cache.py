@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from runtime.checkpoints.cache import Below, PrefixCache
 from runtime.checkpoints.checkpoint import Checkpoint, Reason
+from runtime.checkpoints.eviction import tokens_per
 from runtime.checkpoints.pages import PagePool
 from runtime.checkpoints.retention import prefix_digests
 from runtime.errors import OutOfPages, PinRefused
@@ -426,12 +427,13 @@ class CacheMachine(RuleBasedStateMachine):
         """Every row that has a checkpoint is ranked by its bound, as soon as those that changed are measured."""
         ranking, now = self.cache._ranking, self.cache._clock + 1
         stale = {checkpoint.index for checkpoint in ranking.unmeasured()}
-        for bound, checkpoint in ranking.ascending(now):
+        for bound, saved, checkpoint in ranking.ascending(now):
             if checkpoint.index not in stale:
-                assert bound == self.cache._density(checkpoint) / (now - checkpoint.used)
-                assert bound <= self.cache.worth(checkpoint) * (1 + 1e-12)
+                most_saved, most_bytes = self.cache._bound(checkpoint)
+                assert saved == most_saved == self.cache.measure(checkpoint).saved_tokens
+                assert bound == tokens_per(saved, most_bytes, now - checkpoint.used) <= self.cache.worth(checkpoint)
         on_device = [entry for entry in self.model.entries if entry.row is not None]
-        assert {checkpoint.index for _, checkpoint in ranking.ascending(now)} == {entry.row for entry in on_device}
+        assert {checkpoint.index for _, _, checkpoint in ranking.ascending(now)} == {entry.row for entry in on_device}
 
     def counts_are_the_same(self) -> None:
         counts = {name: getattr(self.cache.counts, name) for name in COUNTED}
