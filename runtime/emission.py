@@ -29,7 +29,9 @@ class Emitter:
         if not self.enabled:
             return []
         self._find_junction(seat)
-        return self._due(seat, seat.committed_len, end)
+        request = seat.request
+        found = retained(request.prompt_len, self.interval, self.page_size, end, seat.committed_len, request.points)
+        return self._due(seat, found) if found else []
 
     def _find_junction(self, seat: Seat) -> None:
         """Where the prompt leaves text that others have processed by now."""
@@ -125,17 +127,18 @@ class Emitter:
 
     def _take_due(self, seat: Seat) -> list[Emission]:
         """Reserved rows of the positions that can be written now: next_due .. committed_len."""
-        start, end = seat.next_due - 1, seat.committed_len
-        seat.next_due = self._next(seat, end)
-        return self._due(seat, start, end)
+        positions = []
+        while seat.next_due <= seat.committed_len:
+            positions.append(seat.next_due)
+            seat.next_due = self._next(seat, seat.next_due)
+        return self._due(seat, positions)
 
-    def _due(self, seat: Seat, start: int, end: int) -> list[Emission]:
-        """Positions in (start, end], with rows, of the checkpoints that do not exist yet.
+    def _due(self, seat: Seat, positions: list[int]) -> list[Emission]:
+        """Those of the positions, with rows, whose checkpoints do not exist yet.
 
         If there are too few rows, the deepest have them: the end of a prompt or an answer is the last.
         """
         request, cache = seat.request, self.cache
-        positions = retained(request.prompt_len, self.interval, self.page_size, end, start, request.points)
         missing = [found for at in positions[-cache.capacity :] if (found := self._missing(seat, at)) is not None]
         due = []
         for position, digest, reasons in reversed(missing):

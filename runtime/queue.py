@@ -106,7 +106,7 @@ class WaitingQueue:
         return -line.priority - self._risen(line), self._service[line.client], next(iter(line.requests)).id
 
     def top(self) -> int | None:
-        """The highest priority that waits, without what lines have risen by; None if nobody does. As cheap as `peek`."""
+        """The highest priority that waits, without what lines have risen by; None if nobody does. O(1), as `peek`."""
         if self._top is None:
             self._top = max((line.priority for line in self._lines.values() if line.requests), default=None)
         return self._top

@@ -178,7 +178,7 @@ class PrefixCache:
             self.counts.written += 1
         checkpoint.index, checkpoint.pages = index, tuple(pages)
         self._ranking.put(index, checkpoint)
-        if checkpoint.published or not reasons:
+        if checkpoint.node.children:
             self._moved(checkpoint)
         self.justify(checkpoint, reasons)
         return checkpoint
@@ -189,7 +189,8 @@ class PrefixCache:
             checkpoint.reasons = checkpoint.reasons | reasons if checkpoint.reasons else reasons
         if not checkpoint.published and checkpoint.reasons:
             checkpoint.published = True
-            self._moved(checkpoint)
+            if checkpoint.node.children:
+                self._moved(checkpoint)
         self.touch(checkpoint)
 
     # Holding and pinning
@@ -256,19 +257,16 @@ class PrefixCache:
         return found
 
     def _bound(self, checkpoint: Checkpoint) -> tuple[int, int]:
-        """Tokens that it saves, and bytes that its going frees at most: as if it shared pages with the one above only."""
+        """Tokens that it saves; bytes that its going frees at most: as if it shared pages with the one above only."""
         above = self._published(checkpoint.node.parent)
         saved = checkpoint.position - (above.position if above is not None else 0)
         return saved, self.row_bytes + (len(checkpoint.pages) - common_pages(checkpoint, above)) * self.page_bytes
 
     def _moved(self, checkpoint: Checkpoint) -> None:
-        """A checkpoint comes or goes, in any tier: it and those next below it are measured anew."""
-        if checkpoint.index is not None:
-            self._ranking.changed(checkpoint.index)
-        if checkpoint.node.children:
-            for below in self.tree.next_below(checkpoint.node):
-                if below.index is not None:
-                    self._ranking.changed(below.index)
+        """A checkpoint comes or goes, in any tier: those next below it are measured anew."""
+        for below in self.tree.next_below(checkpoint.node):
+            if below.index is not None:
+                self._ranking.changed(below.index)
 
     def evictable(self, protected: Key | None = None) -> list[Checkpoint]:
         """Checkpoints whose device row may be taken."""

@@ -57,10 +57,13 @@ def shared_pages(position: int, page_size: int, drafting: bool) -> int:
     return (position - 1 if drafting else position) // page_size
 
 
-def _as_bytes(tokens: Sequence[int]) -> bytes:
-    """Tokens as little-endian int32."""
-    if isinstance(tokens, array) and tokens.itemsize == 4 and sys.byteorder == "little":
-        return tokens.tobytes()
+AS_HASHED = array("i").itemsize == 4 and sys.byteorder == "little"
+
+
+def _as_bytes(tokens: Sequence[int]) -> bytes | array[int]:
+    """Tokens as little-endian int32, in whatever has the bytes."""
+    if AS_HASHED and isinstance(tokens, array) and tokens.typecode == "i":
+        return tokens
     return np.asarray(tokens, dtype="<i4").tobytes()
 
 

@@ -170,7 +170,7 @@ class RadixTree:
 
 
 def _tokens(tokens: Sequence[int]) -> Tokens:
-    return tokens if isinstance(tokens, array) else array("i", tokens)
+    return tokens if isinstance(tokens, array) and tokens.typecode == "i" else array("i", tokens)
 
 
 def _common(edge: Tokens, text: Tokens, start: int, end: int) -> int:
