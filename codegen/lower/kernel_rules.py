@@ -196,7 +196,7 @@ def _agreements(subject: Subject) -> Breach:
     """Kernels that compute the same function share constants and the operations whose order decides bits.
 
     The same function: they read the same weights (the head of target and drafter, the verify step and the prefill of a
-    mixer), read or write the same pages (one that does both copies, and computes nothing), or choose a token from logits.
+    mixer), read or write the same pages (what does both is a copy), or choose a token from logits.
     """
     groups: dict[str, dict[str, str]] = defaultdict(dict)
     for step in subject.steps:

@@ -1,4 +1,4 @@
-"""One layer: its mixer, then its feed-forward. To add a mixer kind, add a module, and its lines in MIXERS and RESTORES."""
+"""One layer: its mixer, then its feed-forward. A mixer kind is a module and its lines in MIXERS and RESTORES."""
 
 from __future__ import annotations
 
