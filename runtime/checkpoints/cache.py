@@ -245,8 +245,8 @@ class PrefixCache:
     def _least(self, protected: Key | None) -> Checkpoint | None:
         """Of those that may go, the one of least worth; pages are only counted where they can decide."""
         least, found, now = math.inf, None, self._clock + 1
-        for checkpoint in self._ranking.unmeasured():
-            self._ranking.measured(checkpoint.index, *self._bound(checkpoint))
+        for row, checkpoint in self._ranking.unmeasured():
+            self._ranking.measured(row, *self._bound(checkpoint))
         for bound, saved, checkpoint in self._ranking.ascending(now):
             if bound >= least:
                 break

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+
+from runtime.checkpoints.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +44,11 @@ class Ranking:
     """
 
     def __init__(self, rows: int) -> None:
-        self._at: list[Any] = [None] * rows
+        self._at: list[Checkpoint | None] = [None] * rows
         self._saved, self._bytes, self._used = np.full(rows, np.inf), np.ones(rows), np.zeros(rows)
         self._stale: set[int] = set()
 
-    def put(self, row: int, checkpoint: Any) -> None:
+    def put(self, row: int, checkpoint: Checkpoint) -> None:
         """A row has a checkpoint, which is to be measured."""
         self._at[row] = checkpoint
         self._stale.add(row)
@@ -65,18 +66,18 @@ class Ranking:
         """What its checkpoint saves, or what its going would free, is another than before."""
         self._stale.add(row)
 
-    def unmeasured(self) -> list[Any]:
-        """Checkpoints of which it is to be told."""
-        return [self._at[row] for row in self._stale]
+    def unmeasured(self) -> list[tuple[int, Checkpoint]]:
+        """(row, checkpoint) of those of which it is to be told."""
+        return [(row, found) for row in self._stale if (found := self._at[row]) is not None]
 
     def measured(self, row: int, saved_tokens: int, most_bytes: int) -> None:
         """What its checkpoint saves, and what its going frees at most."""
         self._saved[row], self._bytes[row] = saved_tokens, most_bytes
         self._stale.discard(row)
 
-    def ascending(self, now: int) -> Iterator[tuple[float, int, Any]]:
+    def ascending(self, now: int) -> Iterator[tuple[float, int, Checkpoint]]:
         """(bound, saved tokens, checkpoint) of every row that has one, the least bound first. now: after every use."""
         bounds = self._saved / (self._bytes * (now - self._used))
         for row in np.argsort(bounds, kind="stable").tolist():
-            if self._at[row] is not None:
-                yield bounds[row], self._saved[row], self._at[row]
+            if (found := self._at[row]) is not None:
+                yield bounds[row], self._saved[row], found

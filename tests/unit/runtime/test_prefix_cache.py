@@ -426,7 +426,7 @@ class CacheMachine(RuleBasedStateMachine):
     def ranking_is_that_of_the_rows(self) -> None:
         """Every row that has a checkpoint is ranked by its bound, as soon as those that changed are measured."""
         ranking, now = self.cache._ranking, self.cache._clock + 1
-        stale = {checkpoint.index for checkpoint in ranking.unmeasured()}
+        stale = {row for row, _ in ranking.unmeasured()}
         for bound, saved, checkpoint in ranking.ascending(now):
             if checkpoint.index not in stale:
                 most_saved, most_bytes = self.cache._bound(checkpoint)
