@@ -64,6 +64,7 @@ class Admission:
         self.cache.touch(checkpoint)
         self.cache.counts.restored += 1
         seat.committed_len = seat.state_len = position
+        seat.near = (checkpoint.node, position)
         seat.room = len(seat.pages) * self.page_size
         if position == seat.request.prompt_len:
             seat.request.prompt_key = checkpoint.key
@@ -72,7 +73,7 @@ class Admission:
     def _account(self, seat: Seat) -> None:
         """What was restored, and what has to be processed again though it was before."""
         request, counters = seat.request, self.roster.counters
-        lost = max(0, self.cache.known(seat.text) - seat.committed_len)
+        lost = max(0, self.cache.known(seat.text, seat.near) - seat.committed_len)
         request.restored_position = seat.committed_len
         request.recomputed_tokens += lost
         counters.restored_tokens += seat.committed_len
@@ -91,6 +92,6 @@ class Admission:
     def leave(self, seat: Seat) -> None:
         """Take a slot back. What it has processed is known text from now on."""
         if self.cache.capacity:
-            self.cache.learn(seat.text[: seat.committed_len])
+            self.cache.learn(seat.text, seat.near, seat.committed_len)
         self.cache.pages.drop(seat.pages)
         self.roster.seats.leave(seat)

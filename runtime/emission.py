@@ -9,8 +9,6 @@ from runtime.checkpoints.tiers import Tiers
 from runtime.executor import Executor
 from runtime.seats import Seat
 
-NO_ROW = -1
-
 
 class Emitter:
     """Writes the checkpoints of slots. interval: None every page, n every n tokens, 0 semantic positions only."""
@@ -31,12 +29,14 @@ class Emitter:
         if not self.enabled:
             return []
         self._find_junction(seat)
-        return self._due(seat, seat.committed_len, end)
+        request = seat.request
+        found = retained(request.prompt_len, self.interval, self.page_size, end, seat.committed_len, request.points)
+        return self._due(seat, found) if found else []
 
     def _find_junction(self, seat: Seat) -> None:
         """Where the prompt leaves text that others have processed by now."""
         request = seat.request
-        found = self.cache.junction(seat.text[: request.prompt_len])
+        found = self.cache.junction(seat.text, seat.near, request.prompt_len)
         if found is None or found[0] in request.points:
             return
         position, above = found
@@ -127,23 +127,28 @@ class Emitter:
 
     def _take_due(self, seat: Seat) -> list[Emission]:
         """Reserved rows of the positions that can be written now: next_due .. committed_len."""
-        start, end = seat.next_due - 1, seat.committed_len
-        seat.next_due = self._next(seat, end)
-        return self._due(seat, start, end)
+        positions = []
+        while seat.next_due <= seat.committed_len:
+            positions.append(seat.next_due)
+            seat.next_due = self._next(seat, seat.next_due)
+        return self._due(seat, positions)
 
-    def _due(self, seat: Seat, start: int, end: int) -> list[Emission]:
-        """Positions in (start, end], with rows, of the checkpoints that do not exist yet.
+    def _due(self, seat: Seat, positions: list[int]) -> list[Emission]:
+        """Those of the positions, with rows, whose checkpoints do not exist yet.
 
         If there are too few rows, the deepest have them: the end of a prompt or an answer is the last.
         """
-        request = seat.request
-        positions = retained(request.prompt_len, self.interval, self.page_size, end, start, request.points)
-        missing = [self._missing(seat, position) for position in positions[-self.cache.capacity :]]
-        found = [self._with_row(seat, wanted) for wanted in reversed(missing) if wanted is not None]
-        return [emission for emission in reversed(found) if emission is not None]
+        request, cache = seat.request, self.cache
+        missing = [found for at in positions[-cache.capacity :] if (found := self._missing(seat, at)) is not None]
+        due = []
+        for position, digest, reasons in reversed(missing):
+            row = cache.reserve(protected=request.prompt_key)
+            if row is not None:
+                due.append(Emission(position, digest, row, reasons))
+        return due[::-1]
 
-    def _missing(self, seat: Seat, position: int) -> Emission | None:
-        """What is to be written, without a row; None if the checkpoint exists already."""
+    def _missing(self, seat: Seat, position: int) -> tuple[int, bytes, Reason] | None:
+        """Position, digest and reasons of what is to be written; None if the checkpoint exists already."""
         request = seat.request
         digest, reasons = request.prefix.at(seat.text, position), self._reasons(seat, position)
         if position == request.prompt_len:
@@ -152,11 +157,7 @@ class Emitter:
         if known is not None and known.index is not None:
             self.cache.justify(known, reasons)
             return None
-        return Emission(position, digest, NO_ROW, reasons)
-
-    def _with_row(self, seat: Seat, wanted: Emission) -> Emission | None:
-        row = self.cache.reserve(protected=seat.request.prompt_key)
-        return None if row is None else wanted._replace(row=row)
+        return position, digest, reasons
 
     def _reasons(self, seat: Seat, position: int) -> Reason:
         request, step = seat.request, self.page_size if self.interval is None else self.interval

@@ -27,6 +27,7 @@ from runtime.sampling import write_sampling
 
 GraphKey = tuple["Phase", int, int, int]
 FREE_EMISSION = -1
+NO_PAGE = -1
 PADDED_ROWS = ("row_slot", "row_seat", "row_checkpoint")
 
 
@@ -38,6 +39,7 @@ class Phase(StrEnum):
     STEP = "step"
     SAVE = "save"
     SCORE = "score"
+    RESTORE = "restore"
 
 
 class Chunk(NamedTuple):
@@ -65,8 +67,11 @@ class Executor:
             Phase.STEP: lambda bucket, *drafts: package.step.step(buffers.b, bucket, drafter, *drafts),
             Phase.SAVE: lambda bucket, *_: package.step.save(buffers.b, bucket, 0),
             Phase.SCORE: lambda rows, *_: package.step.score(buffers.b, rows),
+            Phase.RESTORE: lambda bucket, *_: package.step.restore(buffers.b, bucket),
         }
-        self._pads = array("i", [PAD_SLOT_ID] * self.limits.max_slots)
+        most = max(len(self.views[name]) for name in PADDED_ROWS)
+        self._pads, self._zeros = array("i", [PAD_SLOT_ID]) * most, array("i", [0]) * most
+        self._positions = array("i", range(self.limits.max_context))
         self._stale = True
 
     @property
@@ -100,6 +105,7 @@ class Executor:
         for rows in reversed(self.limits.prefill_rows):
             self.graph(Phase.PREFILL, rows)
         self.graph(Phase.SAVE, 1)
+        self.graph(Phase.RESTORE, 1)
         return len(self.graphs)
 
     def _idle(self) -> None:
@@ -117,6 +123,11 @@ class Executor:
         view = self.views[name]
         count = len(view) - start if count is None else count
         view[start : start + count] = array("i", [value]) * count
+
+    def _write(self, name: str, values: array[int]) -> None:
+        """The whole of a buffer, padded."""
+        view, pads = self.views[name], self._pads if name in PADDED_ROWS else self._zeros
+        view[:] = values + pads[len(values) : len(view)] if len(values) < len(view) else values
 
     def replay(self, graph: Graph) -> None:
         """Run a graph over what was written: upload, replay, and fetch what the kernels own."""
@@ -138,7 +149,10 @@ class Executor:
 
     def slot_row(self, slots: Sequence[int]) -> array[int]:
         """Contents of `slot_idx` for `slots`."""
-        return array("i", slots) + self._pads[: self.limits.max_slots - len(slots)]
+        return self._padded(slots, self.limits.max_slots)
+
+    def _padded(self, values: Sequence[int], size: int) -> array[int]:
+        return array("i", values) + array("i", [PAD_SLOT_ID]) * (size - len(values))
 
     def admit(self, slot: int, text: Sequence[int], prompt_len: int, options: Options) -> None:
         """Start a slot from nothing: lengths zero, no emission, an empty page table. text: to be processed."""
@@ -149,8 +163,7 @@ class Executor:
         views["emit_position"][slot] = FREE_EMISSION
         views["emit_checkpoint"][slot] = 0
         start, stops = slot * limits.max_stop_tokens, sorted(options.stops)
-        self._fill("stop_tokens", PAD_SLOT_ID, start, limits.max_stop_tokens)
-        views["stop_tokens"][start : start + len(stops)] = array("i", stops)
+        views["stop_tokens"][start : start + limits.max_stop_tokens] = self._padded(stops, limits.max_stop_tokens)
         self._fill("page_table", 0, slot * limits.pages_per_slot, limits.pages_per_slot)
         self._stale = True
 
@@ -185,30 +198,23 @@ class Executor:
     def prefill(self, chunks: Sequence[Chunk]) -> None:
         """Run a chunk of each of 1 .. prefill_slots slots, prefill_chunk tokens together at most, in one replay."""
         graph = self.graph(Phase.PREFILL, self.limits.prefill_size(sum(len(chunk.tokens) for chunk in chunks)))
-        self.seat_slots([chunk.slot for chunk in chunks])
-        for name in PADDED_ROWS:
-            self._fill(name, PAD_SLOT_ID)
-        for name in ("row_pos", "row_token", "row_first", "row_count"):
-            self._fill(name, 0)
-        first = 0
+        rows = {name: array("i") for name in ("row_slot", "row_seat", "row_pos", "row_token", "row_first", "row_count")}
+        checkpoints = self._pads[:]
         for seat, chunk in enumerate(chunks):
-            self._write_rows(seat, first, chunk)
-            first += len(chunk.tokens)
+            first, count = len(rows["row_token"]), len(chunk.tokens)
+            rows["row_first"].append(first)
+            rows["row_count"].append(count)
+            rows["row_slot"] += array("i", (chunk.slot,)) * count
+            rows["row_seat"] += array("i", (seat,)) * count
+            rows["row_pos"] += self._positions[chunk.start : chunk.start + count]
+            rows["row_token"].extend(chunk.tokens)
+            for position, row in chunk.rows.items():
+                checkpoints[first + position - 1 - chunk.start] = row
+        self.seat_slots([chunk.slot for chunk in chunks])
+        for name, values in (*rows.items(), ("row_checkpoint", checkpoints)):
+            self._write(name, values)
         self._stale = True
         self.replay(graph)
-
-    def _write_rows(self, seat: int, first: int, chunk: Chunk) -> None:
-        """The rows `first ..` of a launch, for its seat number `seat`."""
-        slot, start, tokens, rows = chunk
-        count, views = len(tokens), self.views
-        views["row_first"][seat], views["row_count"][seat] = first, count
-        here = slice(first, first + count)
-        views["row_slot"][here] = array("i", [slot]) * count
-        views["row_seat"][here] = array("i", [seat]) * count
-        views["row_pos"][here] = array("i", range(start, start + count))
-        views["row_token"][here] = array("i", tokens)
-        for position, row in rows.items():
-            views["row_checkpoint"][first + position - 1 - start] = row
 
     def begin(self, slots: Sequence[int], next_drafts: int) -> list[int]:
         """Sample the first token of each slot, and its drafts. Returns the tokens."""
@@ -220,9 +226,6 @@ class Executor:
 
     def save(self, slot: int, position: int, row: int) -> None:
         """Fold the records of [state_len, position), then write checkpoint row `row`; state_len becomes position."""
-        if self.views["state_len"][slot] == position:
-            self._copy_out(slot, position, row)
-            return
         graph = self.graph(Phase.SAVE, 1)
         self.seat_slots([slot])
         committed = self.views["committed_len"]
@@ -246,45 +249,22 @@ class Executor:
         assert 0 < count <= limits.max_rows
         assert all(max(0, committed - limits.max_rows) <= position < committed for position in positions)
         graph = self.graph(Phase.SCORE, score_size(count))
-        self._fill("row_slot", PAD_SLOT_ID)
-        self._fill("row_pos", 0)
-        views["row_slot"][:count] = array("i", [slot]) * count
-        views["row_pos"][:count] = array("i", positions)
+        self._write("row_slot", array("i", [slot]) * count)
+        self._write("row_pos", array("i", positions))
         self._stale = True
         self.replay(graph)
         return self.buffers["logits"][:count].clone()
 
-    def _copy_out(self, slot: int, position: int, row: int) -> None:
-        """Write a checkpoint of a slot whose states are those at `position`: the opposite of `restore`."""
-        b, ring = self.buffers, self.limits.ring
-        for part in self.package.plan.checkpoint_parts:
-            live, kept = b[part.live][slot], b[part.checkpoint][row]
-            if part.kind == "slot":
-                kept.copy_(live)
-            elif part.kind == "hidden":
-                kept.copy_(live[(position - 1) % ring])
-            else:
-                for j in range(part.width):
-                    before = position - part.width + j
-                    kept[j].copy_(live[before % ring]) if before >= 0 else kept[j].zero_()
-
     def restore(self, slot: int, checkpoint: Checkpoint, pages: Sequence[int], copied: tuple[int, int] | None) -> None:
         """Copy a checkpoint into a slot just admitted. pages: the slot's; copied: (from, to) of its own copy."""
-        b, position, ring = self.buffers, checkpoint.position, self.limits.ring
-        for part in self.package.plan.checkpoint_parts:
-            live, kept = b[part.live][slot], b[part.checkpoint][checkpoint.index]
-            if part.kind == "slot":
-                live.copy_(kept)
-            elif part.kind == "hidden":
-                live[(position - 1) % ring].copy_(kept)
-            else:
-                for j in range(max(0, part.width - position), part.width):
-                    live[(position - part.width + j) % ring].copy_(kept[j])
-        if copied is not None:
-            for name in self.package.plan.kv_buffers:
-                b[name][copied[1]].copy_(b[name][copied[0]])
+        assert checkpoint.index is not None
+        graph, views = self.graph(Phase.RESTORE, 1), self.views
+        self.seat_slots([slot])
         self.set_pages(slot, 0, pages)
-        self.views["committed_len"][slot] = self.views["state_len"][slot] = position
+        views["committed_len"][slot] = views["state_len"][slot] = checkpoint.position
+        views["restore_checkpoint"][slot] = checkpoint.index
+        views["page_from"][slot], views["page_to"][slot] = (NO_PAGE, NO_PAGE) if copied is None else copied
+        self.replay(graph)
 
 
 def score_size(positions: int) -> int:

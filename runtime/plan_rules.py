@@ -14,7 +14,7 @@ PAIR = 2
 # Protocol buffers that the host reads or writes: dtype and least number of elements.
 SLOT_BUFFERS = (
     *("committed_len", "state_len", "limit_len", "num_accepted", "row_first", "row_count"),
-    *("slot_idx", "emit_position", "emit_checkpoint"),
+    *("slot_idx", "emit_position", "emit_checkpoint", "restore_checkpoint", "page_from", "page_to"),
     *("adjusted", "counted", "masked", "min_len", "num_biases", "top_k"),
 )
 REAL_SLOT_BUFFERS = (

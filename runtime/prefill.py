@@ -43,14 +43,15 @@ class Prefill:
         """One launch. What a prompt shares with those before it in the pack is known text already."""
         chunks, emissions = [], []
         for seat, size in pack:
-            start, end = seat.committed_len, seat.committed_len + size
-            self.admission.make_room(seat, end)
-            due = self.emitter.rows(seat, end)
-            emissions += [(seat, emission) for emission in due]
-            rows = {emission.position: emission.row for emission in due}
+            start, end, rows = seat.committed_len, seat.committed_len + size, {}
+            if end > seat.room:
+                self.admission.make_room(seat, end)
+            for emission in self.emitter.rows(seat, end):
+                emissions.append((seat, emission))
+                rows[emission.position] = emission.row
             chunks.append(Chunk(seat.slot, start, seat.text[start:end], rows))
             if self.emitter.enabled:
-                self.cache.learn(seat.text[:end])
+                self.cache.learn(seat.text, seat.near, end)
         self.executor.prefill(chunks)
         for seat, size in pack:
             seat.committed_len = seat.state_len = seat.committed_len + size

@@ -52,13 +52,14 @@ class WaitingQueue:
         self._admissions = 0
         self._last_client: str | None = None
         self._head: Request | None = None
+        self._top: int | None = None
 
     # In
 
     def push(self, request: Request) -> None:
         """At the end of its client's line."""
         line = self._line(request)
-        self._head = None
+        self._head = self._top = None
         line.requests[request] = None
 
     def push_front(self, request: Request) -> None:
@@ -104,6 +105,12 @@ class WaitingQueue:
         """The least goes first: effective priority, then service, then the older request."""
         return -line.priority - self._risen(line), self._service[line.client], next(iter(line.requests)).id
 
+    def top(self) -> int | None:
+        """The highest priority that waits, without what lines have risen by; None if nobody does. O(1), as `peek`."""
+        if self._top is None:
+            self._top = max((line.priority for line in self._lines.values() if line.requests), default=None)
+        return self._top
+
     def highest(self) -> Request | None:
         """Who is next by priority alone, without what lines have risen by: the one that may take another's slot."""
         lines = filter(_waits, self._lines.values())
@@ -128,7 +135,7 @@ class WaitingQueue:
     def remove(self, request: Request) -> None:
         """Take one out that gave up. Raises KeyError if it does not wait."""
         line = self._lines[request.client, request.priority]
-        self._head = None
+        self._head = self._top = None
         del line.requests[request]
         if not line.requests:
             self._last_client = line.client
@@ -136,7 +143,7 @@ class WaitingQueue:
 
     def reset(self, requests: Iterable[Request]) -> None:
         """Start again with these, in order: for a scheduler that was interrupted. What clients were served stays."""
-        self._lines, self._head = {}, None
+        self._lines, self._head, self._top = {}, None, None
         for request in requests:
             self.push(request)
 

@@ -85,11 +85,13 @@ class Roster:
 
     def next_to_seat(self) -> tuple[Request, Seat | None] | None:
         """Who gets a slot now, and whose, if none is free: that of the lowest priority, if it is lower."""
-        request = self.queue.peek() if self.seats.free else self.queue.highest()
-        if request is None or self.seats.free:
+        if self.seats.free:
+            request = self.queue.peek()
             return None if request is None else (request, None)
-        victim = self.seats.lowest(below=request.priority)
-        return None if victim is None else (request, victim)
+        top = self.queue.top()
+        victim = None if top is None else self.seats.lowest(below=top)
+        request = None if victim is None else self.queue.highest()
+        return None if request is None else (request, victim)
 
     # After an interruption
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -62,6 +63,9 @@ RANGES: Mapping[str, tuple[float, float, str]] = {
 }
 
 
+WRITTEN = ("seed", *RANGES)  # as they are, per slot
+
+
 def sampling_of(limits: Limits, **asked: object) -> Sampling:
     """What was asked, checked and made plain. logit_bias may be a mapping. Raises BadOption or TokenOutOfRange."""
     values: dict[str, object] = {"logit_bias": _biases(limits, asked.pop("logit_bias", ()))}
@@ -118,8 +122,8 @@ def write_sampling(
 ) -> None:
     """Tell the kernels how a slot's tokens are drawn. text: what is there before the next; masked: by a grammar."""
     views, limits = buffers.host.views, buffers.plan.limits
-    buffers["slot_text"][slot, : len(text)].copy_(torch.as_tensor(text, dtype=torch.int32))
-    for name in ("seed", *RANGES):
+    _write_text(buffers, slot, text)
+    for name in WRITTEN:
         views[name][slot] = getattr(sampling, name)
     views["top_p"][slot] = max(sampling.top_p, LEAST_TOP_P)
     views["top_k"][slot] = sampling.top_k if sampling.top_k < limits.vocab_size else 0
@@ -134,6 +138,16 @@ def write_sampling(
         counts = token_counts(text, prompt_len, limits.vocab_size) if sampling.counting else None
         row = buffers["token_counts"][slot]
         row.zero_() if counts is None else row.copy_(torch.from_numpy(counts))
+
+
+def _write_text(buffers: Buffers, slot: int, text: Sequence[int]) -> None:
+    """The beginning of slot_text[slot], which the kernels go on with."""
+    tokens = text if isinstance(text, array) else array("i", text)
+    if buffers.host.shared:
+        start = slot * buffers["slot_text"].shape[1]
+        buffers.host.views["slot_text"][start : start + len(tokens)] = tokens
+    else:
+        buffers["slot_text"][slot, : len(tokens)].copy_(torch.frombuffer(tokens, dtype=torch.int32))
 
 
 def token_counts(text: Sequence[int], prompt_len: int, vocab_size: int) -> np.ndarray:

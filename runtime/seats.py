@@ -17,7 +17,8 @@ class Seat:
 
     text: the request's tokens, as they come; target_len: how many of them to process before it decodes; pages: of its
     KV entries in order; room: KV entries they hold, or NEVER once the request cannot need more; next_due: the first
-    retained position that is not written; emit: armed for the next step; near: of its last checkpoint, in the tree.
+    retained position that is not written; emit: armed for the next step; near: in the tree, of
+    the checkpoint that it was restored from or wrote last.
     """
 
     slot: int
@@ -61,8 +62,8 @@ class Seats:
 
     def lowest(self, below: int) -> Seat | None:
         """The seat of the lowest priority, if that is less than `below`; of several the one admitted last."""
-        seats = sorted(self.all(), key=lambda seat: (seat.request.priority, -(seat.request.admitted_at or 0.0)))
-        return seats[0] if seats and seats[0].request.priority < below else None
+        lower = [seat for seat in self.all() if seat.request.priority < below]
+        return min(lower, key=lambda seat: (seat.request.priority, -(seat.request.admitted_at or 0.0)), default=None)
 
     def admit(self, request: Request) -> Seat:
         """Seat a request in a free slot, to be prefilled."""

@@ -101,6 +101,7 @@ def _calls(plan: Plan) -> Iterator[tuple[str, tuple[int | str, ...]]]:
             for verified in drafts:
                 yield "step", (bucket, drafter, verified, following)
     yield "save", (bucket, 0)
+    yield "restore", (bucket,)
     yield "score", (limits.max_slots * limits.max_rows,)
 
 

@@ -11,6 +11,7 @@ from codegen.lower.kernel_rules import verify_kernels
 from codegen.lower.limits import resolve_limits
 from codegen.lower.lookup import lower_lookup
 from codegen.lower.numerics import stamp_numerics
+from codegen.lower.restore import lower_restore
 from codegen.lower.target_model import (
     declare_protocol,
     lower_begin,
@@ -33,6 +34,7 @@ PASSES = (
     lower_save,
     lower_score,
     lower_drafter,
+    lower_restore,
     lower_lookup,
     stamp_numerics,
 )

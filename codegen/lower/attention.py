@@ -24,6 +24,31 @@ def _attention_tunables(b: Builder) -> tuple[Tunable, ...]:
     return b.target.rows(_slot_tiles(b)), *b.target.loads(), *b.target.warps(changes_bits=True)
 
 
+def _block_d(b: Builder, mixer: AttentionSpec) -> int:
+    """Elements of a head in a page, padding included."""
+    return max(b.target.min_dot, next_power_of_two(mixer.head_dim))
+
+
+def _caches(b: Builder, prefix: str, mixer: AttentionSpec) -> tuple[str, str]:
+    """The pages of the layer at `prefix`."""
+    name, limits = prefix.replace(".", "_"), b.limits
+    tile = (limits.num_pages, mixer.num_kv_heads, _block_d(b, mixer) * limits.page_size)
+    k_cache = b.buffer(f"{name}_k_cache", tile, "bf16", Role.KV, layout="k_pages")
+    v_cache = b.buffer(f"{name}_v_cache", tile, "bf16", Role.KV, layout="v_pages")
+    b.kv_buffers.extend(cache for cache in (k_cache, v_cache) if cache not in b.kv_buffers)
+    return k_cache, v_cache
+
+
+def restore(b: Builder, prefix: str, mixer: AttentionSpec, layer: str) -> list[Launch]:
+    """The checkpoint's last page becomes the slot's own copy; the others are shared."""
+    k_cache, v_cache = _caches(b, prefix, mixer)
+    heads, block, page = mixer.num_kv_heads, _block_d(b, mixer), b.limits.page_size
+    kernel = b.kernel("copy_page", f"copy_page_{heads}x{block}", KV_HEADS=heads, BLOCK_D=block, PAGE=page)
+    names = ("slot_idx", "page_from", "page_to")
+    note = f"{k_cache}, {v_cache}"
+    return [launch(kernel, ("bucket", heads), layer, note, *names, k_cache=k_cache, v_cache=v_cache)]
+
+
 def _slot_tiles(b: Builder) -> tuple[int, ...]:
     """The same for all attention layers that are not tuned: those of the most query heads per kv head."""
     mixers = [layer.mixer for layer in b.spec.layers.values() if isinstance(layer.mixer, AttentionSpec)]
@@ -34,7 +59,7 @@ def lower(b: Builder, prefix: str, mixer: AttentionSpec, stream: str, layer: str
     """The mixer's launches onto the residual stream."""
     name, d, limits = prefix.replace(".", "_"), b.spec.d_model, b.limits
     heads, kv_heads, dim = mixer.num_heads, mixer.num_kv_heads, mixer.head_dim
-    block = max(b.target.min_dot, next_power_of_two(dim))
+    block = _block_d(b, mixer)
     b.target.check_dot("engine.page_size", limits.page_size)
     width = (heads + 2 * kv_heads) * dim
     norm = b.vector(f"{name}_norm", f"{prefix}.norm.weight", d)
@@ -43,10 +68,7 @@ def lower(b: Builder, prefix: str, mixer: AttentionSpec, stream: str, layer: str
     qkv_proj = b.panel(f"{name}_qkv_proj", tuple((f"{prefix}.mixer.{part}.weight", n) for part, n in parts), d, tile)
     tile = matmul_tile(b, matmul_name(d, heads * dim, residual=True), d, heads * dim)
     o_proj = b.panel(f"{name}_o_proj", ((f"{prefix}.mixer.o_proj.weight", d),), heads * dim, tile)
-    pages = (limits.num_pages, kv_heads, block * limits.page_size)
-    k_cache = b.buffer(f"{name}_k_cache", pages, "bf16", Role.KV, layout="k_pages")
-    v_cache = b.buffer(f"{name}_v_cache", pages, "bf16", Role.KV, layout="v_pages")
-    b.kv_buffers.extend(cache for cache in (k_cache, v_cache) if cache not in b.kv_buffers)
+    k_cache, v_cache = _caches(b, prefix, mixer)
     qkv = b.scratch(f"qkv_{width}", width, "fp32")
     q = b.scratch(f"q_{heads}x{block}", heads * block, "bf16")
     context = b.scratch(f"context_{heads * dim}", heads * dim, "bf16")

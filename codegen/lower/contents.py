@@ -29,8 +29,9 @@ def contents(plan: Plan) -> dict[str, Range]:
         (positions, ("committed_len", "state_len", "limit_len", "row_pos", "emit_position")),
         (Range(0, limits.max_rows), ("num_accepted",)),
         (tokens, ("tokens", "out_tokens", "row_token", "targets", "stop_tokens")),
-        (checkpoints, ("emit_checkpoint", "row_checkpoint")),
+        (checkpoints, ("emit_checkpoint", "row_checkpoint", "restore_checkpoint")),
         (Range(0, limits.num_pages - 1), ("page_table",)),
+        (Range(-1, limits.num_pages - 1), ("page_from", "page_to")),
     )
     return {name: held for held, names in groups for name in names}
 

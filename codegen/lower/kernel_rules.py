@@ -40,6 +40,8 @@ IN_PLACE: Mapping[tuple[str, str], str] = {
     ("draft_sample", "tokens"): "one program per slot; the drafts before the one that it writes are read",
     ("mamba2_conv_step", "conv_ring"): "one program per slot and channels; positions are written, then read",
     ("mamba2_conv_prefill", "conv_ring"): "as in mamba2_conv_step",
+    ("copy_page", "k_cache"): "a page that a checkpoint keeps is read, one that only the slot has is written",
+    ("copy_page", "v_cache"): "as k_cache",
     ("mamba2_scan_step", "dt_ring"): "one program per slot and head; committed positions are read, later ones written",
 }
 LOGITS, CHOSEN = "logits", {"targets", "tokens"}
@@ -195,7 +197,7 @@ def _agreements(subject: Subject) -> Breach:
     """Kernels that compute the same function share constants and the operations whose order decides bits.
 
     The same function: they read the same weights (the head of target and drafter, the verify step and the prefill of a
-    mixer), read or write the same pages, or choose a token from logits.
+    mixer), read or write the same pages (what does both is a copy), or choose a token from logits.
     """
     groups: dict[str, dict[str, str]] = defaultdict(dict)
     for step in subject.steps:
@@ -210,7 +212,8 @@ def _agreements(subject: Subject) -> Breach:
 def _functions_of(subject: Subject, step: _Step) -> Iterator[str]:
     """What the launch computes, as far as others may compute it too."""
     read, stored = ({buffer for buffer, _ in step.touched(store)} for store in (False, True))
-    for verb, buffers, role in (("reads", read, Role.WEIGHT), ("reads", read, Role.KV), ("writes", stored, Role.KV)):
+    weights, pages = ("reads", read, Role.WEIGHT), ("reads", read - stored, Role.KV)
+    for verb, buffers, role in (weights, pages, ("writes", stored - read, Role.KV)):
         if shared := sorted(buffer for buffer in buffers if subject.buffers[buffer].role is role):
             yield f"{verb} {', '.join(shared)}"
     if LOGITS in read and stored & CHOSEN:

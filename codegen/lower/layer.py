@@ -1,4 +1,4 @@
-"""One layer: its mixer, then its feed-forward. To add a mixer kind, add a module and its line in MIXERS."""
+"""One layer: its mixer, then its feed-forward. A mixer kind is a module and its lines in MIXERS and RESTORES."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from codegen.plan import Launch
 from dsl.spec import LayerSpec
 
 MIXERS: dict[str, Callable[..., list[Launch]]] = {"mamba2": mamba2.lower, "attention": attention.lower}
+RESTORES: dict[str, Callable[..., list[Launch]]] = {"mamba2": mamba2.restore, "attention": attention.restore}
 
 
 def lower_layer(
@@ -23,3 +24,9 @@ def lower_layer(
     if spec.feed_forward is not None:
         launches += gated_mlp(b, prefix, stream, spec.feed_forward.hidden_size, label)
     return launches
+
+
+def restore_layer(b: Builder, prefix: str, spec: LayerSpec, label: str) -> list[Launch]:
+    """Launches that put what a checkpoint holds of the layer back into a slot."""
+    mixer: Any = spec.mixer
+    return RESTORES[mixer.kind](b, prefix, mixer, label)

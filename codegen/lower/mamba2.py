@@ -169,6 +169,41 @@ def commit(b: Builder, names: Names, mixer: Mamba2Spec, layer: str) -> list[Laun
     ]
 
 
+def restore(b: Builder, prefix: str, mixer: Mamba2Spec, layer: str) -> list[Launch]:
+    """A checkpoint's conv window and state into its slot."""
+    names, constants = declare(b, prefix, mixer), _conv_constants(b, mixer)
+    ring = {name: constants[name] for name in ("CHANNELS", "WIDTH", "RING", "BLOCK_C")}
+    conv = b.kernel("mamba2_restore_conv", f"mamba2_restore_conv_{mixer.conv_dim}x{mixer.conv_width}", **ring)
+    sizes = {
+        "HEADS": mixer.num_heads,
+        "P": mixer.head_dim,
+        "N": mixer.state_size,
+        "BLOCK_N": next_power_of_two(mixer.state_size),
+        "BLOCK_P": next_power_of_two(mixer.head_dim),
+    }
+    name = f"mamba2_restore_state_{mixer.num_heads}x{mixer.head_dim}x{mixer.state_size}"
+    return [
+        launch(
+            conv,
+            ("bucket", -(-mixer.conv_dim // constants["BLOCK_C"])),
+            layer,
+            names.conv_ring,
+            *("slot_idx", "committed_len", "restore_checkpoint"),
+            checkpoint_conv=names.checkpoint_conv,
+            conv_ring=names.conv_ring,
+        ),
+        launch(
+            b.kernel("mamba2_restore_state", name, **sizes),
+            ("bucket", mixer.num_heads),
+            layer,
+            names.state,
+            *("slot_idx", "restore_checkpoint"),
+            checkpoint_state=names.checkpoint_state,
+            state=names.state,
+        ),
+    ]
+
+
 def _prefill_scan(b: Builder, names: Names, mixer: Mamba2Spec, layer: str) -> list[Launch]:
     conv_name = f"mamba2_conv_prefill_{mixer.conv_dim}x{mixer.conv_width}_{mixer.in_proj_dim}"
     constants = _conv_constants(b, conv_name, mixer)

@@ -25,7 +25,7 @@ def declare_protocol(b: Builder) -> None:
         "emit_checkpoint",
     ):
         b.buffer(name, (slots,), "int32", Role.PROTOCOL)
-    for name in ("slot_idx", "emit_position"):
+    for name in ("slot_idx", "emit_position", "restore_checkpoint", "page_from", "page_to"):
         b.buffer(name, (slots,), "int32", Role.PROTOCOL, fill="pad")
     b.buffer("tokens", (slots, limits.max_rows), "int32", Role.PROTOCOL)
     b.buffer("out_tokens", (slots, limits.max_rows), "int32", Role.PROTOCOL)

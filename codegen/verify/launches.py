@@ -82,6 +82,8 @@ def call_section(package: Package, buffers: Buffers, drafter: Drafter, replay: R
         step.step(b, replay.size, drafter, replay.verify_drafts, replay.next_drafts)
     elif replay.phase is Phase.SCORE:
         step.score(b, replay.size)
+    elif replay.phase is Phase.RESTORE:
+        step.restore(b, replay.size)
     else:
         step.save(b, replay.size, 0)
 
@@ -107,11 +109,13 @@ def planned(plan: Plan, drafter: Drafter, replay: Replay) -> list[tuple[Launch, 
             add("drafter", {**chunk, "stream": "draft_hidden"})
         add("prefill_end", chunk)
         return found
-    for section in {Phase.BEGIN: ("begin",), Phase.STEP: ("verify", "accept")}.get(replay.phase, ("save",)):
+    for section in {Phase.BEGIN: ("begin",), Phase.STEP: ("verify", "accept")}.get(replay.phase, (replay.phase.value,)):
         add(section, slots)
-    if replay.phase is not Phase.SAVE and drafter is Drafter.LOOKUP and replay.next_drafts:
+    if replay.phase not in (Phase.BEGIN, Phase.STEP):
+        return found
+    if drafter is Drafter.LOOKUP and replay.next_drafts:
         add("lookup", {**slots, "num_drafts": replay.next_drafts})
-    if replay.phase is not Phase.SAVE and drafter is Drafter.MTP:
+    if drafter is Drafter.MTP:
         add("draft_rows", slots)
         add("drafter", {**slots, "stream": "x"})
         for index in range(1, replay.next_drafts + 1):

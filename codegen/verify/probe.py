@@ -13,7 +13,7 @@ from runtime.graphs import Graph
 from runtime.seats import Seat
 
 Run = Callable[[], None]
-OPERATIONS = ("prefill", "begin", "save", "score")
+OPERATIONS = ("prefill", "begin", "save", "score", "restore")
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Probe:
             try:
                 return operation(first, *args)
             finally:
-                self._due = None  # a save whose state is not to be folded replays nothing
+                self._due = None
 
         return run
 

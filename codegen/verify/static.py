@@ -88,6 +88,7 @@ def keys(subject: Subject) -> Iterator[Replay]:
         yield Replay(Phase.PREFILL, rows, 0, 0, (0,), (0,))
     yield Replay(Phase.BEGIN, 1, 0, limits.max_drafts, (0,), (0,))
     yield Replay(Phase.SAVE, 1, 0, 0, (0,), (0,))
+    yield Replay(Phase.RESTORE, 1, 0, 0, (0,), (0,))
     for rows in sorted({1, limits.max_rows}):
         yield Replay(Phase.SCORE, rows, 0, 0, (0,), (0,))
     for bucket in limits.buckets:

@@ -6,13 +6,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from operator import itemgetter
 
 from runtime.checkpoints.checkpoint import Checkpoint, CheckpointCounts, Key, Reason, common_pages
-from runtime.checkpoints.eviction import Worth, worth
+from runtime.checkpoints.eviction import Ranking, Worth, tokens_per, worth
 from runtime.checkpoints.pages import PagePool
 from runtime.checkpoints.retention import prefix_digests
-from runtime.checkpoints.tree import Place, RadixTree
+from runtime.checkpoints.tree import Node, Place, RadixTree
 from runtime.errors import OutOfPages, PinRefused
 
 
@@ -55,6 +54,7 @@ class PrefixCache:
         self.tree = RadixTree()
         self._free = list(range(self.capacity - 1, -1, -1))
         self._entries: dict[Key, Checkpoint] = {}
+        self._ranking = Ranking(self.capacity)
         self._clock = 0
 
     def __len__(self) -> int:
@@ -87,21 +87,26 @@ class PrefixCache:
 
     # Lookup
 
-    def known(self, tokens: Sequence[int]) -> int:
-        """How many of these tokens were processed before, by whomever."""
-        return self.tree.match(tokens).length
+    def known(self, tokens: Sequence[int], near: Place | None = None) -> int:
+        """How many of these tokens were processed before, by whomever. near: a place on the way there."""
+        return self.tree.match(tokens, near).length
 
-    def learn(self, tokens: Sequence[int]) -> None:
-        """Remember tokens as processed."""
-        self.tree.learn(tokens)
+    def learn(self, tokens: Sequence[int], near: Place | None = None, end: int | None = None) -> None:
+        """Remember tokens, the first `end` of them, as processed. near: a place on the way there."""
+        self.tree.learn(tokens, near, end)
 
-    def junction(self, tokens: Sequence[int]) -> tuple[int, int] | None:
-        """Where these tokens leave text that is known and goes on otherwise, and the published position before it."""
-        match = self.tree.match(tokens)
+    def junction(
+        self, tokens: Sequence[int], near: Place | None = None, end: int | None = None
+    ) -> tuple[int, int] | None:
+        """Where these tokens leave text that is known and goes on otherwise, and the published position before it.
+
+        near: a place on the way there; end: the first `end` of the tokens only.
+        """
+        match = self.tree.match(tokens, near, end)
         if not match.diverges or not match.length:
             return None
-        above = [node.end for node in match.nodes if node.checkpoint is not None and node.checkpoint.published]
-        return match.length, above[-1] if above else 0
+        above = self._published(match.last)
+        return match.length, 0 if above is None else above.position
 
     def find(self, tokens: Sequence[int]) -> Checkpoint | None:
         """The published checkpoint of the longest prefix of `tokens`, in whatever tier, or None: a cold prefill."""
@@ -127,6 +132,8 @@ class PrefixCache:
         """Mark as just used."""
         self._clock += 1
         checkpoint.used = self._clock
+        if checkpoint.index is not None:
+            self._ranking.use(checkpoint.index, self._clock)
 
     # Writing
 
@@ -156,33 +163,34 @@ class PrefixCache:
         tokens: a list that only grows, or is never changed. If the same prefix was published meanwhile, by a request
         that went the same way, that one stays. Reason.HELD keeps it for `hold` only. near: a place on the way there.
         """
-        checkpoint = self._entries.get((position, digest))
+        key = (position, digest)
+        checkpoint = self._entries.get(key)
         if checkpoint is not None and checkpoint.index is not None:
             self.release(index)
-        else:
-            self.pages.share(pages)
-            if checkpoint is None:
-                checkpoint = self._enter(tokens, position, digest, near)
-                self.counts.written += 1
-            checkpoint.index, checkpoint.pages = index, tuple(pages)
+            self.justify(checkpoint, reasons)
+            return checkpoint
+        self.pages.share(pages)
+        if checkpoint is None:
+            node = self.tree.node_at(tokens, near, position)
+            made_with = (self.page_size, self.drafting, self.stamp)
+            checkpoint = Checkpoint(position, digest, tokens, None, (), *made_with, Reason.HELD, node)
+            node.checkpoint = self._entries[key] = checkpoint
+            self.counts.written += 1
+        checkpoint.index, checkpoint.pages = index, tuple(pages)
+        self._ranking.put(index, checkpoint)
+        if checkpoint.node.children:
             self._moved(checkpoint)
         self.justify(checkpoint, reasons)
         return checkpoint
 
-    def _enter(self, tokens: Sequence[int], position: int, digest: bytes, near: Place | None) -> Checkpoint:
-        node = self.tree.node_at(tokens[:position], near)
-        made_with = (self.page_size, self.drafting, self.stamp)
-        checkpoint = Checkpoint(position, digest, tokens, None, (), *made_with, Reason.HELD, node)
-        node.checkpoint = self._entries[checkpoint.key] = checkpoint
-        return checkpoint
-
     def justify(self, checkpoint: Checkpoint, reasons: Reason) -> None:
         """One more reason to keep a checkpoint, which counts as a use."""
-        if reasons and reasons is not checkpoint.reasons:
-            checkpoint.reasons |= reasons
-        if checkpoint.reasons and not checkpoint.published:
+        if reasons is not checkpoint.reasons:
+            checkpoint.reasons = checkpoint.reasons | reasons if checkpoint.reasons else reasons
+        if not checkpoint.published and checkpoint.reasons:
             checkpoint.published = True
-            self._moved(checkpoint)
+            if checkpoint.node.children:
+                self._moved(checkpoint)
         self.touch(checkpoint)
 
     # Holding and pinning
@@ -237,36 +245,38 @@ class PrefixCache:
     def _least(self, protected: Key | None) -> Checkpoint | None:
         """Of those that may go, the one of least worth; pages are only counted where they can decide."""
         least, found, now = math.inf, None, self._clock + 1
-        bounds = [((c.density or self._density(c)) / (now - c.used), c) for c in self._idle()]
-        for bound, checkpoint in sorted(bounds, key=itemgetter(0)):
+        for row, checkpoint in self._ranking.unmeasured():
+            self._ranking.measured(row, *self._bound(checkpoint))
+        for bound, saved, checkpoint in self._ranking.ascending(now):
             if bound >= least:
                 break
-            if checkpoint.key != protected and (here := self.worth(checkpoint)) < least:
-                least, found = here, checkpoint
+            if self.may_go(checkpoint, protected):
+                here = tokens_per(saved, self._sole_bytes(checkpoint), now - checkpoint.used)
+                if here < least:
+                    least, found = here, checkpoint
         return found
 
-    def _density(self, checkpoint: Checkpoint) -> float:
-        """At most worth * age: as if it shared pages with the one above only. Kept in it until that may change."""
-        above = self._above(checkpoint)
+    def _bound(self, checkpoint: Checkpoint) -> tuple[int, int]:
+        """Tokens that it saves; bytes that its going frees at most: as if it shared pages with the one above only."""
+        above = self._published(checkpoint.node.parent)
         saved = checkpoint.position - (above.position if above is not None else 0)
-        most = self.row_bytes + (len(checkpoint.pages) - common_pages(checkpoint, above)) * self.page_bytes
-        checkpoint.density = saved / most
-        return checkpoint.density
+        return saved, self.row_bytes + (len(checkpoint.pages) - common_pages(checkpoint, above)) * self.page_bytes
 
     def _moved(self, checkpoint: Checkpoint) -> None:
-        """A checkpoint comes or goes, in any tier: it and those next below it are measured anew."""
-        checkpoint.density = None
+        """A checkpoint comes or goes, in any tier: those next below it are measured anew."""
         for below in self.tree.next_below(checkpoint.node):
-            below.density = None
+            if below.index is not None:
+                self._ranking.changed(below.index)
 
     def evictable(self, protected: Key | None = None) -> list[Checkpoint]:
         """Checkpoints whose device row may be taken."""
-        return [checkpoint for checkpoint in self._idle() if checkpoint.key != protected]
+        on_device = [checkpoint for checkpoint in self._entries.values() if checkpoint.index is not None]
+        return [checkpoint for checkpoint in on_device if self.may_go(checkpoint, protected)]
 
-    def _idle(self) -> list[Checkpoint]:
-        """Those on the device that are not in use, pinned or held."""
-        entries = self._entries.values()
-        return [c for c in entries if c.index is not None and not (c.busy or c.pins or c.holders)]
+    @staticmethod
+    def may_go(checkpoint: Checkpoint, protected: Key | None = None) -> bool:
+        """Whether nobody uses, pinned or holds it, or asks for a row on its account."""
+        return not (checkpoint.busy or checkpoint.pins or checkpoint.holders or checkpoint.key == protected)
 
     def worth(self, checkpoint: Checkpoint) -> float:
         """Tokens that it saves per byte and time since its last use; see runtime.checkpoints.eviction."""
@@ -274,19 +284,21 @@ class PrefixCache:
 
     def measure(self, checkpoint: Checkpoint) -> Worth:
         """What speaks for a checkpoint."""
-        size = self.row_bytes + self.pages.sole(checkpoint.pages) * self.page_bytes
-        above = self._above(checkpoint)
+        above = self._published(checkpoint.node.parent)
         saved = checkpoint.position - (above.position if above is not None else 0)
-        return Worth(saved, size, age=self._clock - checkpoint.used + 1)
+        return Worth(saved, self._sole_bytes(checkpoint), age=self._clock - checkpoint.used + 1)
+
+    def _sole_bytes(self, checkpoint: Checkpoint) -> int:
+        """Of its row, and of the pages that nobody else has."""
+        return self.row_bytes + self.pages.sole(checkpoint.pages) * self.page_bytes
 
     @staticmethod
-    def _above(checkpoint: Checkpoint) -> Checkpoint | None:
-        """The next published checkpoint on its way."""
-        node = checkpoint.node.parent
+    def _published(node: Node | None) -> Checkpoint | None:
+        """The deepest published checkpoint on the way to a node, its own included."""
         while node is not None:
-            above: Checkpoint | None = node.checkpoint
-            if above is not None and above.published:
-                return above
+            found: Checkpoint | None = node.checkpoint
+            if found is not None and found.published:
+                return found
             node = node.parent
         return None
 
@@ -296,6 +308,7 @@ class PrefixCache:
             return
         index, pages = checkpoint.index, checkpoint.pages
         checkpoint.index, checkpoint.pages = None, ()
+        self._ranking.take(index)
         self._moved(checkpoint)
         self.pages.drop(pages)
         self._free.append(index)
@@ -369,8 +382,17 @@ class PrefixCache:
         self._entries = {c.key: c for c in kept}
         self.tree = RadixTree(self.tree.capacity)
         for checkpoint in kept:
-            checkpoint.node = self.tree.node_at(checkpoint.tokens[: checkpoint.position])
-            checkpoint.node.checkpoint, checkpoint.density = checkpoint, None
+            checkpoint.node = self.tree.node_at(checkpoint.tokens, end=checkpoint.position)
+            checkpoint.node.checkpoint = checkpoint
+        self._rank(kept)
         used = {checkpoint.index for checkpoint in kept}
         self._free = [row for row in range(self.capacity - 1, -1, -1) if row not in used]
         self.pages.reset(checkpoint.pages for checkpoint in kept)
+
+    def _rank(self, kept: list[Checkpoint]) -> None:
+        """A ranking of these alone."""
+        self._ranking = Ranking(self.capacity)
+        for checkpoint in kept:
+            if checkpoint.index is not None:
+                self._ranking.put(checkpoint.index, checkpoint)
+                self._ranking.use(checkpoint.index, checkpoint.used)

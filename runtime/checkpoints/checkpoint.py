@@ -32,8 +32,7 @@ class Checkpoint:
     digest: of those tokens; index: row of the device's checkpoint buffers, None where only another tier has it; pages:
     of the KV entries < position, the last one possibly partial; drafting: whether the drafter's KV is there too; stamp:
     numerics it was computed with; holders: requests that will resume from it; pins: of the application; busy: copies
-    under way; copy: what the host pool has of it; used: clock of its last use; published: others may resume from it;
-    density: a bound on what it is worth that the cache keeps, None once it has to be found again.
+    under way; copy: what the host pool has of it; used: clock of its last use; published: others may resume from it.
     """
 
     position: int
@@ -52,7 +51,6 @@ class Checkpoint:
     copy: object = None
     used: int = 0
     published: bool = False
-    density: float | None = None
 
     @property
     def key(self) -> Key:

@@ -43,9 +43,10 @@ class PagePool:
 
     def share(self, pages: Iterable[int]) -> None:
         """One more holder for each of `pages`, which must be held already."""
+        references = self._references
         for page in pages:
-            assert self._references[page] > 0, f"page {page} is free"
-            self._references[page] += 1
+            assert references[page], f"page {page} is free"
+            references[page] += 1
 
     def reset(self, holders: Iterable[Iterable[int]]) -> None:
         """Start again with only these holders: forget every other reference."""

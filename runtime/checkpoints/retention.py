@@ -27,11 +27,11 @@ def retained(
     return sorted(more.union(kept)) if more else list(kept)
 
 
-def next_retained(interval: int | None, page_size: int, position: int, points: Iterable[int] = ()) -> int:
+def next_retained(interval: int | None, page_size: int, position: int, points: Sequence[int] = ()) -> int:
     """The first position after `position`, which is at or past the prompt end, that `retained` keeps; NEVER if none."""
     step = page_size if interval is None else interval
     grid = (position // step + 1) * step if step else NEVER
-    return min([grid, *(point for point in points if point > position)])
+    return min([grid, *(point for point in points if point > position)]) if points else grid
 
 
 def asked_positions(prompt_len: int, positions: Iterable[int]) -> tuple[int, ...]:
@@ -57,10 +57,13 @@ def shared_pages(position: int, page_size: int, drafting: bool) -> int:
     return (position - 1 if drafting else position) // page_size
 
 
-def _as_bytes(tokens: Sequence[int]) -> bytes:
-    """Tokens as little-endian int32."""
-    if isinstance(tokens, array) and tokens.itemsize == 4 and sys.byteorder == "little":
-        return tokens.tobytes()
+AS_HASHED = array("i").itemsize == 4 and sys.byteorder == "little"
+
+
+def _as_bytes(tokens: Sequence[int]) -> bytes | array[int]:
+    """Tokens as little-endian int32, in whatever has the bytes."""
+    if AS_HASHED and isinstance(tokens, array) and tokens.typecode == "i":
+        return tokens
     return np.asarray(tokens, dtype="<i4").tobytes()
 
 

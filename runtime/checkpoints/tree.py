@@ -26,15 +26,16 @@ Place = tuple[Node, int]  # a node and the `end` it had: it is still that place 
 
 
 class Match:
-    """How far tokens follow known text. length: tokens; nodes: those passed, the root left out, shallow first.
+    """How far tokens follow known text. length: tokens; nodes: those passed, where it began left out, shallow first.
 
-    diverges: known text goes on beyond `length`, and the tokens go on otherwise.
+    last: the deepest node passed, or where it began; diverges: known text goes on beyond `length`, and the tokens go on
+    otherwise.
     """
 
-    __slots__ = ("diverges", "length", "nodes")
+    __slots__ = ("diverges", "last", "length", "nodes")
 
-    def __init__(self, length: int, nodes: list[Node], diverges: bool) -> None:
-        self.length, self.nodes, self.diverges = length, nodes, diverges
+    def __init__(self, length: int, nodes: list[Node], last: Node, diverges: bool) -> None:
+        self.length, self.nodes, self.last, self.diverges = length, nodes, last, diverges
 
 
 class RadixTree:
@@ -55,37 +56,46 @@ class RadixTree:
             yield node
             pending += node.children.values()
 
-    def match(self, tokens: Sequence[int]) -> Match:
+    # Each of these takes the first `end` tokens, default all. near: a place on the way of the tokens, to begin at if it
+    # still is one, and no deeper than they go.
+
+    def match(self, tokens: Sequence[int], near: Place | None = None, end: int | None = None) -> Match:
         """Follow tokens as far as the text is known."""
-        text = array("i", tokens)
-        node, common, nodes = self._descend(text, self.root)
-        on_edge = common < node.end
-        passed = nodes if not on_edge else nodes[:-1]
-        diverges = common < len(text) and (on_edge or bool(node.children))
-        return Match(common, passed, diverges)
+        text = _tokens(tokens)
+        end = len(text) if end is None else end
+        start = self._start(near, end)
+        node, common, nodes = self._descend(text, start, end)
+        if common < node.end:
+            return Match(common, nodes[:-1], nodes[-2] if len(nodes) > 1 else start, common < end)
+        return Match(common, nodes, node, common < end and bool(node.children))
 
-    def learn(self, tokens: Sequence[int]) -> None:
+    def learn(self, tokens: Sequence[int], near: Place | None = None, end: int | None = None) -> None:
         """Remember tokens as processed. A leaf without a checkpoint grows; no node is made on the way."""
-        self._reach(array("i", tokens), exactly=False)
+        self._reach(_tokens(tokens), end, exactly=False, near=near)
 
-    def node_at(self, tokens: Sequence[int], near: Place | None = None) -> Node:
-        """The node of exactly these tokens, made if need be. near: a place on their way, to begin at if it still is."""
-        return self._reach(array("i", tokens), exactly=True, near=near)
+    def node_at(self, tokens: Sequence[int], near: Place | None = None, end: int | None = None) -> Node:
+        """The node of exactly these tokens, made if need be."""
+        return self._reach(_tokens(tokens), end, exactly=True, near=near)
 
-    def _reach(self, text: Tokens, exactly: bool, near: Place | None = None) -> Node:
+    def _start(self, near: Place | None, end: int) -> Node:
+        if near is None or near[1] > end or near[0].end != near[1] or near[0].parent is None:
+            return self.root
+        return near[0]
+
+    def _reach(self, text: Tokens, end: int | None, exactly: bool, near: Place | None) -> Node:
         """Know a text; `exactly`: with a node at its end."""
-        start = near[0] if near is not None and near[0].parent is not None and near[0].end == near[1] else self.root
-        node, common, _ = self._descend(text, start)
-        rest = text[common:]
+        end = len(text) if end is None else end
+        node, common, _ = self._descend(text, self._start(near, end), end)
+        rest = text[common:end]
         if common < node.end and (rest or exactly):
             node = self._split(node, common)
         if not rest:
             return node
         if node.children or node.checkpoint is not None or node is self.root:
-            parent, node = node, Node(node, rest, len(text), self.clock)
+            parent, node = node, Node(node, rest, end, self.clock)
             parent.children[rest[0]] = node
         else:
-            node.edge, node.end = node.edge + rest, len(text)
+            node.edge, node.end = node.edge + rest, end
         self.size += len(rest)
         if self.size > self.capacity:
             self._forget(self.capacity * 3 // 4, kept=node)
@@ -116,19 +126,19 @@ class RadixTree:
         node.parent.children[child.edge[0]] = child
         node.children, node.parent = {}, None
 
-    def _descend(self, text: Tokens, start: Node) -> tuple[Node, int, list[Node]]:
+    def _descend(self, text: Tokens, start: Node, end: int) -> tuple[Node, int, list[Node]]:
         """From a node on its way: the last node entered, the tokens that agree, every node entered."""
         self.clock += 1
         node, common, nodes = start, start.end, []
         node.used = self.clock
-        while common < len(text):
+        while common < end:
             child = node.children.get(text[common])
             if child is None:
                 break
             node = child
             node.used = self.clock
             nodes.append(node)
-            agreed = _common(node.edge, text, common)
+            agreed = _common(node.edge, text, common, end)
             common += agreed
             if agreed < len(node.edge):
                 break
@@ -159,9 +169,13 @@ class RadixTree:
                     return
 
 
-def _common(edge: Tokens, text: Tokens, start: int) -> int:
-    """How many tokens of an edge agree with text[start:]."""
-    size = min(len(edge), len(text) - start)
+def _tokens(tokens: Sequence[int]) -> Tokens:
+    return tokens if isinstance(tokens, array) and tokens.typecode == "i" else array("i", tokens)
+
+
+def _common(edge: Tokens, text: Tokens, start: int, end: int) -> int:
+    """How many tokens of an edge agree with text[start:end]."""
+    size = min(len(edge), end - start)
     if edge[:size] == text[start : start + size]:
         return size
     a, b = np.frombuffer(edge, np.int32)[:size], np.frombuffer(text, np.int32)[start : start + size]

@@ -86,9 +86,9 @@ def junction_lost_on_split(engine: Engine) -> None:
     """A junction within an edge of the tree, which would have to be split, is not seen."""
     cache = engine.scheduler.cache
 
-    def junction(method: Callable[..., Any], tokens: Any) -> object:
-        found = method(tokens)
-        ends = [node.end for node in cache.tree.match(tokens).nodes]
+    def junction(method: Callable[..., Any], tokens: Any, near: object, end: int) -> object:
+        found = method(tokens, near, end)
+        ends = [node.end for node in cache.tree.match(tokens[:end]).nodes]
         return found if found is not None and found[0] in ends else None
 
     around(cache, "junction", junction)
@@ -98,10 +98,10 @@ def pinned_evicted(engine: Engine) -> None:
     """Pins are not looked at when room is made."""
     cache = engine.scheduler.cache
 
-    def evictable(_: Callable[..., Any], protected: object = None) -> list[Checkpoint]:
-        return [c for c in cache.all() if c.index is not None and not (c.busy or c.holders) and c.key != protected]
+    def may_go(_: Callable[..., Any], checkpoint: Checkpoint, protected: object = None) -> bool:
+        return not (checkpoint.busy or checkpoint.holders or checkpoint.key == protected)
 
-    around(cache, "evictable", evictable)
+    around(cache, "may_go", may_go)
 
 
 # What is resumed

@@ -197,7 +197,7 @@ def test_an_offset_past_int32_must_be_computed_in_int64(large: ModelSpec, target
             with pytest.raises(PlanInvalid, match=rf"{kernel.name}: (loads|stores) .* may reach -?\d+ in int32"):
                 verify_kernels(plan, {kernel.name: text})
         found.add(kernel.template)
-    names = ("attention", "drafter_input", "embed_rows", "gated_matmul", "matmul", "rope_append")
+    names = ("attention", "copy_page", "drafter_input", "embed_rows", "gated_matmul", "matmul", "rope_append")
     assert found == {f"kernels/{name}.py.j2" for name in names}
 
 
@@ -498,7 +498,7 @@ def test_a_kernel_that_is_not_understood_names_its_launch(plan: Plan) -> None:
 
 def test_compositions_are_recorded_as_the_step_module_makes_them(plan: Plan) -> None:
     recorded = list(record(plan))
-    assert {name for name, _ in recorded} == {"prefill_chunk", "begin_slots", "step", "save", "score"}
+    assert {name for name, _ in recorded} == {"prefill_chunk", "begin_slots", "step", "save", "restore", "score"}
     sections = {launch.section for _, launches in recorded for launch in launches}
     assert sections == {section.name for section in plan.sections}
     streams = {dict(launch.buffers).get("x") for _, launches in recorded for launch in launches}

@@ -310,11 +310,25 @@ def test_emission_outside_the_window_does_not_happen():
     machine = ProtocolMachine(ProtocolShape(max_drafts=2), MODEL)
     prefill(machine, 0)
     machine.begin(0, 2)
-    for offset in (0, 1):
-        state = machine.slots[0].state_len
-        past = machine.slots[0].committed_len + 1
-        (r,) = machine.step([0], 2, 2, emit={0: past if offset else state})
+    for past in (False, True):
+        slot = machine.slots[0]
+        at = slot.committed_len + 1 if past else slot.state_len - 1
+        (r,) = machine.step([0], 2, 2, emit={0: at})
         assert r.checkpoint is None
+
+
+def test_what_is_folded_already_can_still_be_emitted():
+    """At state_len: a slot that leaves before its next step saves the states as they are, in the same way."""
+    machine = ProtocolMachine(ProtocolShape(max_drafts=2), MODEL)
+    prefill(machine, 0)
+    machine.begin(0, 2)
+    at = machine.slots[0].state_len
+    saved = machine.save(0, at)
+    (r,) = machine.step([0], 2, 2, emit={0: at})
+    assert r.checkpoint is not None and r.checkpoint.position == at
+    assert (r.checkpoint.state, r.checkpoint.conv_inputs, r.checkpoint.h_last) == (
+        (saved.state, saved.conv_inputs, saved.h_last)
+    )
 
 
 def test_misuse_is_refused():

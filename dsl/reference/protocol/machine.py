@@ -257,7 +257,7 @@ class ProtocolMachine:
         """Commit, emit, and run the rows of next_token and the drafts; writes rings and KV, never `S` of new rows."""
         base = s.committed_len
         tokens = [s.next_token, *s.drafts[:verify_drafts]]
-        emits = emit_position is not None and s.state_len < emit_position <= base
+        emits = emit_position is not None and s.state_len <= emit_position <= base
         at = emit_position if emits and emit_position is not None else base
         if self.shape.write_first:
             self._write_rows(s, tokens)

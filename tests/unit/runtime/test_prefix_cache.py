@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from runtime.checkpoints.cache import Below, PrefixCache
 from runtime.checkpoints.checkpoint import Checkpoint, Reason
+from runtime.checkpoints.eviction import tokens_per
 from runtime.checkpoints.pages import PagePool
 from runtime.checkpoints.retention import prefix_digests
 from runtime.errors import OutOfPages, PinRefused
@@ -394,6 +395,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.rows_and_pages_have_the_same_holders()
         self.checkpoints_are_the_same()
         self.worth_is_the_same()
+        self.ranking_is_that_of_the_rows()
         self.counts_are_the_same()
 
     def rows_and_pages_have_the_same_holders(self) -> None:
@@ -420,7 +422,18 @@ class CacheMachine(RuleBasedStateMachine):
             measured = self.cache.measure(checkpoint)
             assert (measured.saved_tokens, measured.bytes, measured.age) == self.model.measure(entry)
             assert checkpoint.node.checkpoint is checkpoint and checkpoint.node.end == len(entry.text)
-            assert (checkpoint.density or self.cache._density(checkpoint)) == self.cache._density(checkpoint)
+
+    def ranking_is_that_of_the_rows(self) -> None:
+        """Every row that has a checkpoint is ranked by its bound, as soon as those that changed are measured."""
+        ranking, now = self.cache._ranking, self.cache._clock + 1
+        stale = {row for row, _ in ranking.unmeasured()}
+        for bound, saved, checkpoint in ranking.ascending(now):
+            if checkpoint.index not in stale:
+                most_saved, most_bytes = self.cache._bound(checkpoint)
+                assert saved == most_saved == self.cache.measure(checkpoint).saved_tokens
+                assert bound == tokens_per(saved, most_bytes, now - checkpoint.used) <= self.cache.worth(checkpoint)
+        on_device = [entry for entry in self.model.entries if entry.row is not None]
+        assert {checkpoint.index for _, _, checkpoint in ranking.ascending(now)} == {entry.row for entry in on_device}
 
     def counts_are_the_same(self) -> None:
         counts = {name: getattr(self.cache.counts, name) for name in COUNTED}

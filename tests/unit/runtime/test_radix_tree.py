@@ -231,7 +231,17 @@ def test_a_place_to_begin_at_changes_nothing(seed: int) -> None:
         text = (*base, *(rng.randrange(3) for _ in range(rng.randint(0, 4))))
         if not text:
             continue
-        nodes = [plain.node_at(text), hinted.node_at(text, place)]
+        if rng.random() < 0.2:
+            deeper = [other for known, other in places if known[: len(text)] == text]
+            place = rng.choice(deeper) if deeper else place
+        longer, end = (*text, rng.randrange(3), rng.randrange(3)), len(text)
+        known, hint = plain.match(text), hinted.match(longer, place, end)
+        assert (hint.length, hint.diverges, hint.last.end) == (known.length, known.diverges, known.last.end)
+        if rng.random() < 0.3:
+            plain.learn(text)
+            hinted.learn(longer, place, end)
+            continue
+        nodes = [plain.node_at(text), hinted.node_at(longer, place, end)]
         if rng.random() < 0.5:
             nodes[0].checkpoint = nodes[1].checkpoint = text
         elif nodes[0].checkpoint is not None:
