@@ -23,11 +23,12 @@ from runtime.checkpoints.tiers import Tiers
 from runtime.drafter import Drafter
 from runtime.errors import BadOption, TargetUnusable
 from runtime.executor import Executor
+from runtime.layout_cache import layout_cache
 from runtime.observe.canary import Canary
 from runtime.package import Package
 from runtime.plan import Plan
 from runtime.scheduler import Scheduler
-from runtime.weights import check_weights, open_weights
+from runtime.weights import WeightsFile, check_weights, open_weights
 
 DEFAULT_DRAFTS = 3
 MOST_THREADS = 1 << 10
@@ -56,6 +57,7 @@ class EngineOptions:
     prefill_chunk: int | None = None
     prefill_budget: int | None = None
     canary: float = 0.0
+    layout_cache: bool | str | Path = True
 
 
 @dataclass(frozen=True)
@@ -84,13 +86,15 @@ def assemble(package: Package, weights: str | Path | Mapping[str, Tensor], optio
         in_range("interval", interval, 0, MOST)
     if options.threads is not None:
         set_threads(package, options.threads)
-    opened = open_weights(weights)
+    kept = layout_cache(options.layout_cache, package.kept_folder)
+    opened = open_weights(weights, None if kept is None else kept.digests)
     check_weights(plan, opened)
     stamp = f"{package.numerics_sha256} {opened.sha256} triton {triton.__version__}"
     layout = image_layout(plan, stamp, drafting)
     rows, pages = _host_pool_size(plan, layout, options)
     directory = _directory(layout, options)
-    buffers = Buffers(plan, opened, package.device, {"host_pool": host_pool_bytes(layout, rows, pages)})
+    on_host = {"host_pool": host_pool_bytes(layout, rows, pages)}
+    buffers = Buffers(plan, opened, package.device, on_host, kept if isinstance(opened, WeightsFile) else None)
     cache = PrefixCache(
         limits.checkpoint_slots if options.checkpoints else 0,
         PagePool(limits.num_pages),

@@ -8,12 +8,14 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from runtime.layouts import laid_out, rope_table
+from runtime.host_memory import zeroed
+from runtime.layout_cache import LayoutCache
+from runtime.layouts import TORCH_DTYPES, rope_table
 from runtime.memory import ALIGNMENT, aligned, check_both_fit, memory_table
 from runtime.plan import PAD_SLOT_ID, Buffer, Plan
-from runtime.weights import Weights, read_sources
+from runtime.weight_arena import weight_arena
+from runtime.weights import Weights
 
-TORCH_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "int32": torch.int32, "int64": torch.int64}
 DEVICE_ONLY = ("tokens", "targets", "slot_text", "token_counts", "grammar_mask")
 DEVICE_OWNED = ("committed_len", "state_len", "num_accepted", "out_tokens")
 EVERY_STEP = ("slot_idx", "emit_position", "emit_checkpoint")
@@ -84,17 +86,27 @@ class Buffers:
     """All buffers of a plan. `b`: tensors by buffer name, as the step module takes them; `host`: the protocol block."""
 
     def __init__(
-        self, plan: Plan, weights: Weights, device: torch.device, on_host: Mapping[str, int] | None = None
+        self,
+        plan: Plan,
+        weights: Weights,
+        device: torch.device,
+        on_host: Mapping[str, int] | None = None,
+        cache: LayoutCache | None = None,
     ) -> None:
-        """Allocate and fill. on_host: bytes by name that the caller allocates then. Raises DoesNotFit before it."""
+        """Allocate and fill. On a CPU what is zero takes no room before it is written to.
+
+        on_host: bytes by name that the caller allocates then. cache: where laid-out weights are kept between processes.
+        Raises DoesNotFit before anything is allocated, and WeightsChanged.
+        """
         self.plan = plan
         self.memory = memory_table(plan) | (on_host or {})
         check_both_fit(plan, memory_table(plan), on_host or {}, device)
         self.host = HostBlock(plan.role("protocol"), device)
         self.b = SimpleNamespace(**self.host.tensors)
         for buffer in plan.buffers.values():
-            if buffer.role != "protocol":
-                setattr(self.b, buffer.name, _allocate(buffer, weights, device))
+            if buffer.role not in ("protocol", "weight"):
+                setattr(self.b, buffer.name, _allocate(buffer, device))
+        vars(self.b).update(weight_arena(plan, weights, device, cache))
 
     def __getitem__(self, name: str) -> Tensor:
         tensor: Tensor = getattr(self.b, name)
@@ -120,11 +132,11 @@ class Buffers:
         return [buffer.name for buffer in self.plan.role(*POISONED)]
 
 
-def _allocate(buffer: Buffer, weights: Weights, device: torch.device) -> Tensor:
-    tensor = torch.empty(buffer.shape, dtype=TORCH_DTYPES[buffer.dtype], device=device)
+def _allocate(buffer: Buffer, device: torch.device) -> Tensor:
+    on_cpu = device.type == "cpu"
+    block = zeroed(buffer.bytes) if on_cpu else torch.zeros(buffer.bytes, dtype=torch.uint8, device=device)
+    tensor = _part(block, buffer, 0)
     assert tensor.data_ptr() % ALIGNMENT == 0 or tensor.numel() == 0
-    if buffer.role == "weight":
-        return tensor.copy_(laid_out(buffer, read_sources(weights, buffer)))
     if buffer.fill in ("rope_cos", "rope_sin"):
         return tensor.copy_(rope_table(buffer))
-    return tensor.fill_(PAD_SLOT_ID if buffer.fill == "pad" else 0)
+    return tensor.fill_(PAD_SLOT_ID) if buffer.fill == "pad" else tensor

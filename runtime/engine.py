@@ -80,6 +80,8 @@ class Engine:
     restarts, and that several processes may share; checkpoint_dir_bytes: what it may grow to.
     canary: share of decode steps that are run twice, as a graph and eagerly, and compared (e.g. 1/1000); a difference
     is a CanaryDiffered warning, with buffer and layer, and the engine goes on eagerly.
+    layout_cache: where the weights of a file are kept as kernels read them, so that the next process starts at once:
+    True, in the package's cache folder or else the user's; a folder; False, nowhere. See docs/startup.md.
     Raises RuntimeStateError with a code: see runtime.errors.
 
     cache: what is kept and why, pins; checkpoints: save to and load from a file. See docs/checkpoints.md.
@@ -104,6 +106,7 @@ class Engine:
         prefill_chunk: int | None = None,
         prefill_budget: int | None = None,
         canary: float = 0.0,
+        layout_cache: bool | str | Path = True,
         max_queue: int = 1024,
     ) -> None:
         self.package = package if isinstance(package, Package) else open_package(package)
@@ -123,6 +126,7 @@ class Engine:
             prefill_chunk=prefill_chunk,
             prefill_budget=prefill_budget,
             canary=canary,
+            layout_cache=layout_cache,
         )
         parts = assemble(self.package, weights, options)
         self.buffers, self.scheduler, self.memory = parts.buffers, parts.scheduler, parts.memory

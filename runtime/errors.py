@@ -86,6 +86,13 @@ class WeightsUnreadable(RuntimeStateError):
     template = "{path} is not a readable safetensors file: {detail}"
 
 
+class WeightsChanged(RuntimeStateError):
+    """The weights file has other contents than when it was last read, though its size and times are the same."""
+
+    code = "weights-changed"
+    template = "{path} has changed without a new time of change; touch it, or pass layout_cache=False"
+
+
 class WeightsMissing(RuntimeStateError):
     """A tensor that the plan reads is not in the weights file."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -10,27 +10,80 @@ from torch import Tensor
 from runtime.plan import Buffer
 
 
+LAYOUT_VERSION = 1  # of what `lay_out` writes: a change of its bytes for the same buffer counts it up
+TORCH_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "int32": torch.int32, "int64": torch.int64}
+PAIR_DTYPES = {2: torch.int32, 4: torch.int64}  # two neighbouring elements as one, by the bytes of an element
+
+
 def panel(sources: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
     """Stack `sources` [n_i, K] by rows, pad with zeros, and lay them out as `shape` = [panels, K_padded / 2, BN, 2].
 
     out[p, i, n, j] = W[p * BN + n, 2 * i + j], same dtype, contiguous. Source: docs/architecture.md.
     """
-    panels, pairs, block_n, _ = shape
-    rows, k = sum(source.shape[0] for source in sources), sources[0].shape[1]
-    stacked = torch.zeros(panels * block_n, 2 * pairs, dtype=sources[0].dtype)
-    stacked[:rows, :k] = torch.cat(list(sources))
-    return stacked.view(panels, block_n, pairs, 2).permute(0, 2, 1, 3).contiguous()
+    out = torch.zeros(tuple(shape), dtype=sources[0].dtype)
+    _fill_panels(out, sources)
+    return out
+
+
+def _fill_panels(out: Tensor, sources: Sequence[Tensor]) -> None:
+    """Write `panel` into zeros, without a copy in between; elements that lie in pairs move as pairs."""
+    _, _, block_n, _ = out.shape
+    rows = out.permute(0, 2, 1, 3)  # [panels, BN, K_padded / 2, 2]
+    by_pairs = all(source.shape[1] % 2 == 0 and source.dtype is out.dtype for source in sources)
+    if by_pairs:
+        pair = PAIR_DTYPES[out.element_size()]
+        rows = out.view(pair).permute(0, 2, 1, 3)  # [panels, BN, K_padded / 2, 1]
+        sources = [_as_pairs(source, pair) for source in sources]
+    first = 0
+    for source in sources:
+        width = source.shape[1]
+        for begin, end, panels, lanes in _runs(first, source.shape[0], block_n):
+            part = rows[panels, lanes]
+            if by_pairs:
+                part[:, :, :width, 0].copy_(source[begin:end].view(*part.shape[:2], width))
+            else:
+                part.flatten(2)[:, :, :width] = source[begin:end].view(*part.shape[:2], width)
+        first += source.shape[0]
+
+
+def _as_pairs(source: Tensor, pair: torch.dtype) -> Tensor:
+    """[n, K] as [n, K / 2] of an integer type twice as wide."""
+    source = source.contiguous()
+    return (source.clone() if source.storage_offset() % 2 else source).view(pair)
+
+
+def _runs(first: int, count: int, block_n: int) -> Iterator[tuple[int, int, slice, slice]]:
+    """(begin, end, panels, lanes) of `count` rows that go to rows `first ..`: whole panels at once, parts on their own."""
+    done = 0
+    while done < count:
+        panel, lane = divmod(first + done, block_n)
+        whole = (count - done) // block_n if lane == 0 else 0
+        size = whole * block_n or min(block_n - lane, count - done)
+        lanes = slice(0, block_n) if whole else slice(lane, lane + size)
+        yield done, done + size, slice(panel, panel + max(whole, 1)), lanes
+        done += size
+
+
+def lay_out(buffer: Buffer, out: Tensor, sources: Sequence[Tensor]) -> None:
+    """Write a weight buffer, which holds zeros. Raises ValueError for a layout this runtime does not know."""
+    if buffer.layout == "panel":
+        _fill_panels(out, sources)
+    elif buffer.layout == "transposed":
+        out.copy_(sources[0].t())
+    elif buffer.layout == "plain":
+        first = 0
+        for source in sources:
+            out[first : first + source.shape[0]].copy_(source)
+            first += source.shape[0]
+    else:
+        raise ValueError(f"buffer {buffer.name} has the unknown layout {buffer.layout}")
 
 
 def laid_out(buffer: Buffer, sources: Sequence[Tensor]) -> Tensor:
-    """The contents of a weight buffer. Raises ValueError for a layout this runtime does not know."""
-    if buffer.layout == "panel":
-        return panel(sources, buffer.shape)
-    if buffer.layout == "transposed":
-        return sources[0].t().contiguous()
-    if buffer.layout == "plain":
-        return torch.cat(list(sources)) if len(sources) > 1 else sources[0]
-    raise ValueError(f"buffer {buffer.name} has the unknown layout {buffer.layout}")
+    """The contents of a weight buffer, in memory of their own. Raises ValueError as `lay_out` does."""
+    out = torch.zeros(buffer.shape, dtype=TORCH_DTYPES[buffer.dtype])
+    lay_out(buffer, out, sources)
+    return out
 
 
 def rope_table(buffer: Buffer) -> Tensor:

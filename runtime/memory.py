@@ -8,23 +8,28 @@ from pathlib import Path
 import torch
 
 from runtime.errors import DoesNotFit
-from runtime.plan import Plan
+from runtime.plan import Buffer, Plan
 
 MIB = 1 << 20
 ALIGNMENT = 64
+WEIGHT_ALIGNMENT = 128  # a line of a GPU's cache, two of a CPU's
 ROLES = ("weight", "table", "state", "ring", "kv", "checkpoint", "protocol", "scratch")
 CGROUP = Path("/sys/fs/cgroup")
 
 
 def memory_table(plan: Plan) -> dict[str, int]:
-    """Bytes by role, as allocated. The protocol buffers lie in one block, each at a multiple of ALIGNMENT."""
-    table = {role: sum(buffer.bytes for buffer in plan.role(role)) for role in ROLES}
-    return table | {"protocol": sum(aligned(buffer.bytes) for buffer in plan.role("protocol"))}
+    """Bytes by role, as allocated. Weights lie in one block and protocol buffers in another, each of them aligned."""
+    return {role: sum(_allocated(buffer) for buffer in plan.role(role)) for role in ROLES}
 
 
-def aligned(size: int) -> int:
-    """Bytes rounded up to a multiple of ALIGNMENT."""
-    return -(-size // ALIGNMENT) * ALIGNMENT
+def _allocated(buffer: Buffer) -> int:
+    steps = {"weight": WEIGHT_ALIGNMENT, "protocol": ALIGNMENT}
+    return aligned(buffer.bytes, steps.get(buffer.role, 1))
+
+
+def aligned(size: int, step: int = ALIGNMENT) -> int:
+    """Bytes rounded up to a multiple of `step`."""
+    return -(-size // step) * step
 
 
 def _fields(file: Path) -> dict[str, int]:

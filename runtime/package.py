@@ -43,6 +43,11 @@ class Package:
         return cache_scope(self.cache_folder)
 
     @property
+    def kept_folder(self) -> Path:
+        """Where processes keep what the next one need not compute again."""
+        return self.path / "cache" / "kept"
+
+    @property
     def device(self) -> torch.device:
         """Where the target runs."""
         return torch.device(self.plan.target.partition(":")[0])

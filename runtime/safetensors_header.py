@@ -1,7 +1,7 @@
 """What the header of a safetensors file claims, checked against the file before a byte of a tensor is mapped.
 
-The safetensors library checks most of this too; it takes the last of two tensors with one name, and its messages do not
-say which tensor is wrong.
+The safetensors library checks most of this too; it takes the last of two tensors with one name, its messages do not
+say which tensor is wrong, and what it has mapped stays resident.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from io import BufferedReader
 from math import prod
 from typing import Any
@@ -28,8 +29,18 @@ BITS: Mapping[str, int] = {
 }
 
 
-def check_layout(stream: BufferedReader) -> None:
-    """Whether tensors have distinct names, known dtypes, and lie one after another over the whole rest of the file.
+@dataclass(frozen=True)
+class Stored:
+    """A tensor of a file. dtype: a key of BITS; begin, stop: bytes from the start of the file."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    begin: int
+    stop: int
+
+
+def read_layout(stream: BufferedReader) -> dict[str, Stored]:
+    """Tensors by name: distinct names, known dtypes, one after another over the whole rest of the file.
 
     Reads the header only. Raises ValueError that says what is wrong.
     """
@@ -44,13 +55,15 @@ def check_layout(stream: BufferedReader) -> None:
     header = _parsed(stream.read(length))
     if len(header) > MOST_TENSORS:
         raise ValueError(f"it claims {len(header)} tensors, at most {MOST_TENSORS} are read")
-    end = 0
+    end, stored = 0, {}
     for begin, stop, name in sorted(_place(name, entry) for name, entry in header.items() if name != METADATA):
         if begin != end:
             raise ValueError(f"{_shown(name)} starts at {begin}, where {end} is due: tensors overlap, or leave a gap")
-        end = stop
+        end, entry = stop, header[name]
+        stored[name] = Stored(tuple(entry["shape"]), entry["dtype"], 8 + length + begin, 8 + length + stop)
     if end != size - 8 - length:
         raise ValueError(f"its tensors take {end} bytes, the file has {size - 8 - length} for them")
+    return stored
 
 
 def _parsed(content: bytes) -> dict[str, Any]:
