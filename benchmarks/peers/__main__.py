@@ -2,8 +2,8 @@
 
     python -m benchmarks.peers --models DIR --llama-cpp BIN_DIR [--vllm PYTHON] [--openvino PYTHON]
 
-A peer takes part if its option, or its environment variable, is given; transformers of this interpreter takes part with
---models. Without any, ours is measured beside the read bandwidth alone. Every round asks every side once per figure, one
+A peer takes part if its option, or its environment variable, is given; transformers if --peer names it. Without any, ours
+is measured beside the read bandwidth alone. Every round asks every side once per figure, one
 side at a time; ratios say how many times as fast ours is, as medians over rounds. Split a long run with --model, --peer
 and --figure. Exit code 1 if a requirement that could be measured does not hold.
 """
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,7 +20,8 @@ from typing import Any
 
 from rich.console import Console
 
-from .. import history
+from benchmarks import history, prepared
+
 from .figures import Figure
 from .models import LLAMA_CPP, MODELS, OPENVINO, PEERS, TRANSFORMERS, VLLM, Model
 from .report import as_json, legend, ratios, show, verdicts
@@ -42,7 +42,7 @@ def main() -> int:
     for name in options.model or list(MODELS):
         try:
             document, failed = run(MODELS[name], figures, options)
-        except SideFailed as error:
+        except (SideFailed, prepared.NotPrepared) as error:
             notes.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
             return 2
         documents.append(document)
@@ -56,8 +56,9 @@ def main() -> int:
 
 def run(model: Model, figures: list[Figure], options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     """One model: its figures, and whether a requirement was missed."""
-    prepare(model)
-    sides = sides_of(model, options)
+    say(f"{model.name}: building")
+    package = prepared.package(model.spec)
+    sides = sides_of(model, package, options)
     try:
         for side in sides:
             say(f"{model.name}: loading {side.name}")
@@ -73,23 +74,10 @@ def run(model: Model, figures: list[Figure], options: argparse.Namespace) -> tup
             side.close()
 
 
-def prepare(model: Model) -> None:
-    """Build the package, which costs little if nothing changed, and its random weights if there are none."""
-    for arguments in (
-        ["codegen", "build", str(model.spec), "-o", str(model.package)],
-        ["runtime", "random-weights", str(model.package), "-o", str(model.weights)],
-    ):
-        if arguments[1] == "random-weights" and model.weights.exists():
-            continue
-        say(f"python -m {' '.join(arguments)}")
-        done = subprocess.run([sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise SideFailed(done.stderr)
-
-
-def sides_of(model: Model, options: argparse.Namespace) -> list[Side]:
+def sides_of(model: Model, package: Path, options: argparse.Namespace) -> list[Side]:
     """Ours first, then the peers that were asked for and read this model."""
-    found: list[Side] = [stepforge(model.package, model.weights, options.threads, log(model, "stepforge"))]
+    weights = prepared.random_weights(package)
+    found: list[Side] = [stepforge(package, weights, options.threads, log(model, "stepforge"))]
     for peer, make in makers(options).items():
         if peer not in (options.peer or PEERS):
             continue

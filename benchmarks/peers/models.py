@@ -42,16 +42,6 @@ class Model:
         """The YAML spec."""
         return ROOT / "specs" / f"{self.name}.yaml"
 
-    @property
-    def package(self) -> Path:
-        """Where it is built."""
-        return ROOT / "build" / self.name.replace("-", "_")
-
-    @property
-    def weights(self) -> Path:
-        """Its random weights."""
-        return self.package.with_suffix(".safetensors")
-
     def file(self, peer: str, folder: Path) -> Path | None:
         """What a peer reads, or None if it has no reader for this model."""
         if peer == OPENVINO:
