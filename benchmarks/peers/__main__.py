@@ -2,10 +2,10 @@
 
     python -m benchmarks.peers --models DIR --llama-cpp BIN_DIR [--vllm PYTHON] [--openvino PYTHON]
 
-A peer takes part if its option, or its environment variable, is given; transformers if --peer names it. Without any, ours
-is measured beside the read bandwidth alone. Every round asks every side once per figure, one
-side at a time; ratios say how many times as fast ours is, as medians over rounds. Split a long run with --model, --peer
-and --figure. Exit code 1 if a requirement that could be measured does not hold.
+A peer takes part if its option, or its environment variable, is given; transformers if --peer names it. Without any,
+ours is measured beside the read bandwidth alone. Every round asks every side once per figure, one side at a time;
+ratios say how many times as fast ours is, as medians over rounds. Split a long run with --model, --peer and --figure.
+Exit code 1 if a requirement that could be measured does not hold.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .figures import Figure
 from .models import LLAMA_CPP, MODELS, OPENVINO, PEERS, TRANSFORMERS, VLLM, Model
 from .report import as_json, legend, ratios, show, verdicts
 from .rounds import measure
-from .sides import LlamaCpp, Side, SideFailed, Worker, stepforge
+from .sides import LlamaCpp, Side, SideFailed, Worker, bandwidth_meter, stepforge
 
 ROOT = Path(__file__).resolve().parents[2]
 LOGS = ROOT / "build" / "benchmarks" / "logs"
@@ -59,18 +59,19 @@ def run(model: Model, figures: list[Figure], options: argparse.Namespace) -> tup
     say(f"{model.name}: building")
     package = prepared.package(model.spec)
     sides = sides_of(model, package, options)
+    meter = bandwidth_meter(options.threads, log(model, "bandwidth"))
     try:
-        for side in sides:
+        for side in (meter, *sides):
             say(f"{model.name}: loading {side.name}")
             side.load()
-        found = measure(sides, figures, options.rounds, lambda note: say(f"{model.name}: {note}"))
+        found = measure(sides, meter, figures, options.rounds, lambda note: say(f"{model.name}: {note}"))
         document = as_json(model, sides, found)
         if not options.json:
             show(out, model, sides, found)
-        remember(model, ratios(found, sides[0].name), options)
+        remember(model, ratios(found, sides[0].name), found.others, options)
         return document, any(verdict.passed is False for verdict in verdicts(model, found, sides[0].name))
     finally:
-        for side in sides:
+        for side in (meter, *sides):
             side.close()
 
 
@@ -120,14 +121,14 @@ def preloads(options: argparse.Namespace) -> str:
     return ":".join(str(path) for path in (options.tcmalloc, openmp) if path is not None and path.exists())
 
 
-def remember(model: Model, found: Mapping[str, float], options: argparse.Namespace) -> None:
+def remember(model: Model, found: Mapping[str, float], others: float, options: argparse.Namespace) -> None:
     """Compare with the last runs and add this one."""
     path, kind = history.path_of(options.history), f"peers/{model.name}"
     for change in history.compare(path, kind, found):
         if change.regressed:
             notes.print(f"slower than before: {change}", style="yellow", markup=False, highlight=False)
     if found:
-        history.append(path, kind, found, rounds=options.rounds, threads=options.threads)
+        history.append(path, kind, found, others, rounds=options.rounds, threads=options.threads)
 
 
 def log(model: Model, side: str) -> Path:
@@ -145,7 +146,10 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser("benchmarks.peers", None, __doc__, formatter_class=argparse.RawTextHelpFormatter)
     made.add_argument("--model", action="append", choices=list(MODELS), help="this model alone; may be repeated")
     made.add_argument(
-        "--peer", action="append", choices=PEERS, help="this peer alone; may be repeated. transformers takes part if named"
+        "--peer",
+        action="append",
+        choices=PEERS,
+        help="this peer alone; may be repeated. transformers takes part if named",
     )
     made.add_argument(
         "--figure", action="append", choices=list(Figure), type=Figure, help="this figure alone; may be repeated"
@@ -166,7 +170,9 @@ def parser() -> argparse.ArgumentParser:
             f"--{option}", type=Path, default=Path(given) if given else None, help=f"{text}; or set {name}"
         )
     made.add_argument("--transformers", type=Path, default=Path(sys.executable), help="python; default: this one")
-    made.add_argument("--history", type=Path, help=f"file of ratios; or set {history.VARIABLE}; default {history.DEFAULT}")
+    made.add_argument(
+        "--history", type=Path, help=f"file of ratios; or set {history.VARIABLE}; default {history.DEFAULT}"
+    )
     made.add_argument("--json", action="store_true", help="print one JSON list instead of tables")
     return made
 

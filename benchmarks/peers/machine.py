@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TICK = 1.0 / os.sysconf("SC_CLK_TCK")
+SHORTEST_SECONDS = 0.5
 BUSY_FIELDS = (0, 1, 2, 5, 6, 7)  # user, nice, system, irq, softirq, steal of the first line of /proc/stat
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Mean cores in use during a measurement. idle: by sides that had nothing to do; others: by the rest of the machine."""
+    """Mean cores used during a measurement. idle: by sides with nothing to do; others: by the rest of the machine."""
 
     idle: float
     others: float
@@ -31,9 +32,11 @@ class UsageClock:
         self._begun = time.perf_counter()
         self._busy, self._used = machine_seconds(), self._seconds()
 
-    def read(self) -> Usage:
-        """Usage since the clock was made."""
+    def read(self) -> Usage | None:
+        """Usage since the clock was made; None if that is too short for books that count in hundredths of a second."""
         wall = time.perf_counter() - self._begun
+        if wall < SHORTEST_SECONDS:
+            return None
         busy = machine_seconds() - self._busy
         used = {pid: seconds - self._used[pid] for pid, seconds in self._seconds().items()}
         idle = sum(used[pid] for pid in self._workers if pid != self._active)

@@ -1,4 +1,4 @@
-"""Interleaved rounds: every side answers each figure's request once per round, one side at a time, in changing order."""
+"""Interleaved rounds: every side answers each figure's request once a round, one side at a time, in changing order."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from statistics import median
 
 from .figures import ASKS, Figure, times_as_fast, value_of
 from .machine import Usage, UsageClock
+from .models import OPENVINO
 from .sides import Side, Worker
 
 REST_SECONDS = 0.3  # between two measurements: longer than idle threads of OpenMP spin
@@ -19,13 +20,19 @@ Progress = Callable[[str], None]
 class Samples:
     """values: a figure of every side, one per round. bandwidth: bytes per second read beside our decode, per round.
 
-    usage: of every measurement, by side.
+    usage: of every measurement that was long enough to tell, by side.
     """
 
     values: dict[Figure, dict[str, list[float]]] = field(default_factory=dict)
     bandwidth: list[float] = field(default_factory=list)
     usage: dict[str, list[Usage]] = field(default_factory=dict)
     step_bytes: int = 0
+
+    @property
+    def others(self) -> float:
+        """Mean cores that the rest of the machine used, over all measurements."""
+        found = [usage.others for usages in self.usage.values() for usage in usages]
+        return sum(found) / len(found) if found else 0.0
 
     def median(self, figure: Figure, side: str) -> float | None:
         """Median over rounds, None if the side was not measured."""
@@ -50,9 +57,15 @@ class Samples:
         )
 
 
-def measure(sides: Sequence[Side], figures: Sequence[Figure], rounds: int, progress: Progress) -> Samples:
-    """Run every figure `rounds` times, after one run of each that does not count. The first side is ours."""
-    found = Samples({figure: {side.name: [] for side in sides} for figure in figures})
+def measure(
+    sides: Sequence[Side], meter: Worker, figures: Sequence[Figure], rounds: int, progress: Progress
+) -> Samples:
+    """Run every figure `rounds` times, after one run of each that does not count. The first side is ours.
+
+    meter: reads the bandwidth just before and just after our decode.
+    """
+    found = Samples({figure: {side.name: [] for side in sides if can_answer(side, figure)} for figure in figures})
+    found.step_bytes = int(sides[0].about["step_bytes"])
     for side in sides:
         progress(f"warming up {side.name}")
         for figure in figures:
@@ -63,34 +76,28 @@ def measure(sides: Sequence[Side], figures: Sequence[Figure], rounds: int, progr
             answering = [side for side in sides if can_answer(side, figure)]
             for side in answering[:: 1 if number % 2 == 0 else -1]:
                 progress(f"round {number + 1} of {rounds}: {figure} of {side.name}")
-                _once(found, sides, side, figure, 1 + number)
-    for figure in figures:
-        found.values[figure] = {name: values for name, values in found.values[figure].items() if values}
+                beside = figure is Figure.DECODE and side is sides[0]
+                before = _bandwidth(meter, found.step_bytes) if beside else 0.0
+                _once(found, [*sides, meter], side, figure, 1 + number)
+                if beside:
+                    found.bandwidth.append((before + _bandwidth(meter, found.step_bytes)) / 2)
     return found
 
 
 def can_answer(side: Side, figure: Figure) -> bool:
     """OpenVINO GenAI's pipeline for GGUF files takes one request."""
-    return not (side.name == "openvino" and figure is Figure.BATCH)
+    return not (side.name == OPENVINO and figure is Figure.BATCH)
 
 
-def _once(found: Samples, sides: Sequence[Side], side: Side, figure: Figure, seed: int) -> None:
-    """One measurement; around our decode the bandwidth, too: the mean of just before and just after."""
-    ours = sides[0]
-    beside = figure is Figure.DECODE and side is ours and isinstance(ours, Worker)
-    before = _bandwidth(ours, found) if beside else 0.0
+def _once(found: Samples, processes: Sequence[Side], side: Side, figure: Figure, seed: int) -> None:
+    """One measurement."""
     time.sleep(REST_SECONDS)
-    clock = UsageClock([other.pid for other in sides if other.pid is not None], side.pid)
+    clock = UsageClock([process.pid for process in processes if process.pid is not None], side.pid)
     value = value_of(figure, side.ask(replace(ASKS[figure], seed=seed)))
-    found.usage.setdefault(side.name, []).append(clock.read())
+    if (usage := clock.read()) is not None:
+        found.usage.setdefault(side.name, []).append(usage)
     found.values[figure][side.name].append(value)
-    if beside:
-        found.bandwidth.append((before + _bandwidth(ours, found)) / 2)
 
 
-def _bandwidth(ours: Side, found: Samples) -> float:
-    assert isinstance(ours, Worker)
-    ask = ASKS[Figure.DECODE]
-    answer = ours.call({"operation": "bandwidth", "context": ask.prompt + ask.new // 2})
-    found.step_bytes = int(answer["step_bytes"])
-    return float(answer["bytes_per_second"])
+def _bandwidth(meter: Worker, size: int) -> float:
+    return float(meter.call({"operation": "bandwidth", "bytes": size})["bytes_per_second"])

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from .figures import Answer, Ask
+from .figures import NEW, PROMPT, Answer, Ask
 from .machine import peak_bytes
 
 WORKERS = Path(__file__).parent / "workers"
@@ -152,15 +152,14 @@ class LlamaCpp:
 
 
 def stepforge(package: Path, weights: Path, threads: int, log: Path) -> Worker:
-    """Our own side."""
-    return Worker(
-        "stepforge",
-        sys.executable,
-        "run_ours.py",
-        [str(package), str(weights), str(threads)],
-        {"PYTHONPATH": str(ROOT)},
-        log,
-    )
+    """Our own side. Its `about` has `step_bytes`: of a step in the middle of the decode figure."""
+    arguments = [str(package), str(weights), str(threads), str(PROMPT + NEW // 2)]
+    return Worker("stepforge", sys.executable, "run_ours.py", arguments, {"PYTHONPATH": str(ROOT)}, log)
+
+
+def bandwidth_meter(threads: int, log: Path) -> Worker:
+    """No side: it answers the operation `bandwidth`."""
+    return Worker("bandwidth", sys.executable, "run_bandwidth.py", [str(threads)], {"PYTHONPATH": str(ROOT)}, log)
 
 
 def last_lines(text: str, count: int = 12) -> str:

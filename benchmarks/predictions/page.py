@@ -21,25 +21,28 @@ TARGET, CONTEXT, BUCKETS = "cuda:90", 1024, (1, 8, 32)
 
 INTRODUCTION = f"""# Predictions
 
-**Nothing on this page was measured.** Stepforge's kernels compile for these GPUs ([GPU targets](gpu-targets.md)) but have run on none.
-These are tokens per second of decoding, predicted from data sheets and the assumptions below; the page exists to be proven wrong.
-Written by `{COMMAND} > docs/predictions.md`. For any spec, by section and by kind of layer:
+**Nothing on this page was measured.** Stepforge's kernels compile for these GPUs ([GPU targets](gpu-targets.md)) but
+have run on none. These are tokens per second of decoding, predicted from data sheets and the assumptions below; the
+page exists to be proven wrong. Written by `{COMMAND} > docs/predictions.md`. For any spec, by section and by kind of
+layer:
 
     python -m codegen explain SPEC --target cuda:90 --bucket 8 --context 1024 [--json]
 
 ## The model
 
-A step is one chain of launches in a CUDA graph. Each launch takes a latency, and the longest of three times: of its bytes at the
-memory's rate, of its operations, and of its bytes at the rate that as few multiprocessors as it has programs for can draw. Bytes are
-those of weights, states and KV, each read or written once; activations stay in the cache. What most of the time goes to is the
-step's bound. `codegen/predict/step.py` is the whole of it.
+A step is one chain of launches in a CUDA graph. Each launch takes a latency, and the longest of three times: of its
+bytes at the memory's rate, of its operations, and of its bytes at the rate that as few multiprocessors as it has
+programs for can draw. Bytes are those of weights, states and KV, each read or written once; activations stay in the
+cache. What most of the time goes to is the step's bound. `codegen/predict/step.py` is the whole of it.
 """
 
 LEFT_OUT = """## Not here
 
-- Zamba2: its attention blocks share weights between depths, with low-rank differences; the spec language has a weight per layer.
+- Zamba2: its attention blocks share weights between depths, with low-rank differences; in a spec every layer has its
+  own.
 - Granite 4.0 H Tiny and Small, Nemotron 3 Nano: mixtures of experts; the spec language has none.
-- Prefill, several GPUs, quantised weights, and drafts: none of these models has an MTP module that a spec could describe.
+- Prefill, several GPUs, quantised weights; and drafts, for none of these models has an MTP module that a spec
+  describes.
 """
 
 
@@ -86,6 +89,23 @@ def page() -> str:
 def assumptions() -> str:
     """The named assumptions and the data sheets."""
     assumed = Assumptions()
+    values = {
+        "share of the data sheet's bandwidth": (
+            f"{assumed.bandwidth_share:.0%}",
+            "what long copies reach; short ones less",
+        ),
+        "share of its operations": (f"{assumed.compute_share:.0%}", "a guess; it decides nothing at these batches"),
+        "latency of a launch": (
+            f"{1e6 * assumed.launch_seconds:g} µs",
+            "a guess: one kernel drains, the next of the graph starts, and its first bytes arrive",
+        ),
+        "bandwidth of one multiprocessor": (
+            f"{assumed.draw:g} even shares",
+            "a guess: how many bytes it can have on their way",
+        ),
+        "batch": ("", f"every slot decodes, {CONTEXT} tokens of context each"),
+        "host": ("", "nothing: the graph is replayed before the last one ends"),
+    }
     rows = [
         f"| {gpu.name} | {gpu.target} | {gpu.bandwidth / 1e12:g} | {gpu.bf16 / 1e12:g} | {gpu.fp32 / 1e12:g} | "
         f"{gpu.memory / 1e9:g} | {gpu.multiprocessors} | {gpu.source} |"
@@ -95,12 +115,7 @@ def assumptions() -> str:
 
 | assumed | value | why |
 |---|---|---|
-| share of the data sheet's bandwidth | {assumed.bandwidth_share:.0%} | what long copies reach on such parts; a short launch reaches less |
-| share of its operations | {assumed.compute_share:.0%} | a guess; it decides nothing at these batches |
-| latency of a launch | {1e6 * assumed.launch_seconds:g} µs | draining one kernel, starting the next in a graph, and a first access to memory: a guess |
-| bandwidth of one multiprocessor | {assumed.draw:g} even shares | how many bytes it can have in flight: a guess |
-| batch | every slot decodes, {CONTEXT} tokens of context each | |
-| host | nothing: the graph is replayed before the last one ends | |
+{chr(10).join(f"| {name} | {value} | {why} |" for name, (value, why) in values.items())}
 
 "bound" below takes none of them: the data sheet's rates, no latency. No step that moves these bytes is faster.
 
@@ -126,7 +141,9 @@ def _row(model: Model, plan: Plan, bucket: int, gpus: tuple[Accelerator, ...]) -
     shape = Shape(bucket, 0, CONTEXT)
     costs = list(step_costs(plan, shape))
     moved, launches = sum(cost.count * cost.bytes for cost in costs), sum(cost.count for cost in costs)
-    facts = f"{model.parameters / 1e9:.1f} B | {total_bytes(plan) / 1e9:.0f} | {bucket} | {moved / 1e9:.2f} | {launches}"
+    facts = (
+        f"{model.parameters / 1e9:.1f} B | {total_bytes(plan) / 1e9:.0f} | {bucket} | {moved / 1e9:.2f} | {launches}"
+    )
     return f"| {model.spec.name} | {facts} |{''.join(_cells(plan, shape, gpu) for gpu in gpus)}"
 
 

@@ -51,7 +51,9 @@ def verify_cost(rounds: int, threads: int, details: dict[str, Any]) -> Promise:
                     steps[drafts].append(median(timed.steps))
     ratio = median(verifying / plain for plain, verifying in zip(steps[0], steps[DRAFTS], strict=True))
     details["verify_step_ms"] = {str(drafts): 1e3 * median(times) for drafts, times in steps.items()}
-    return Promise(f"a step of K = {DRAFTS} without the drafter, in steps of K = 0", ratio, VERIFY_RATIO, at_least=False)
+    return Promise(
+        f"a step of K = {DRAFTS} without the drafter, in steps of K = 0", ratio, VERIFY_RATIO, at_least=False
+    )
 
 
 def mtp_gain(rounds: int, threads: int, details: dict[str, Any]) -> Promise:

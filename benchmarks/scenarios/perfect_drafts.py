@@ -1,9 +1,10 @@
 """Weights whose drafts are always right, for any spec with an MTP module and a head of its own.
 
-Every layer computes and every weight is read, but what a layer adds is small beside the embedding that the residual stream
-starts from, so the last hidden state still names the token it belongs to. Row successor(t) of the head is the embedding of t:
-the most likely token after t is successor(t), a permutation that is one long cycle, so that no answer repeats itself. The
-MTP module passes the embedding of the token it reads through its projection and finds the same successor.
+Every layer computes and every weight is read, but what a layer adds is small beside the embedding that the residual
+stream starts from, so the last hidden state still names the token it belongs to. Row successor(t) of the head is the
+embedding of t: the most likely token after t is successor(t), a permutation that is one long cycle, so that no answer
+repeats itself. The MTP module passes the embedding of the token it reads through its projection and finds the same
+successor.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ ACCELERATORS = {
             fp32=19.5 * TERA,
             memory=80 * GIGA,
             multiprocessors=108,
-            source="NVIDIA A100 Tensor Core GPU data sheet, A100 80GB SXM; multiprocessors: A100 architecture white paper",
+            source="NVIDIA A100 data sheet, A100 80GB SXM; multiprocessors: Ampere architecture white paper",
         ),
         Accelerator(
             "H100",
@@ -45,7 +45,7 @@ ACCELERATORS = {
             fp32=66.9 * TERA,
             memory=80 * GIGA,
             multiprocessors=132,
-            source="NVIDIA H100 Tensor Core GPU data sheet, H100 SXM; multiprocessors: H100 architecture white paper",
+            source="NVIDIA H100 data sheet, H100 SXM; multiprocessors: Hopper architecture white paper",
         ),
         Accelerator(
             "H200",
@@ -55,17 +55,17 @@ ACCELERATORS = {
             fp32=66.9 * TERA,
             memory=141 * GIGA,
             multiprocessors=132,
-            source="NVIDIA H200 Tensor Core GPU data sheet, H200 SXM; the chip is that of the H100",
+            source="NVIDIA H200 data sheet, H200 SXM; the chip is that of the H100",
         ),
         Accelerator(
             "B200",
             "cuda:100",
             bandwidth=8.0 * TERA,
             bf16=2250 * TERA,
-            fp32=75 * TERA,
+            fp32=80 * TERA,
             memory=180 * GIGA,
             multiprocessors=148,
-            source="NVIDIA DGX B200 data sheet, an eighth of the system; 148 multiprocessors: as CUDA reports them",
+            source="NVIDIA Blackwell technical brief, HGX B200; memory of a DGX B200; multiprocessors: as CUDA reports",
         ),
     )
 }

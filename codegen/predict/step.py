@@ -1,8 +1,9 @@
 """The time of a decode step on a GPU, launch by launch: what bounds each, and so the step.
 
-A step is one chain of launches, each waiting for the one before. A launch takes `launch_seconds`, and the longest of three
-times: of its bytes at the memory's rate, of its operations, and of its bytes at the rate that as few multiprocessors as it
-has programs for can draw. Bytes are those of `codegen.cost`: weights, states and KV, each once; scratch stays in the cache.
+A step is one chain of launches, each waiting for the one before. A launch takes `launch_seconds`, and the longest of
+three times: of its bytes at the memory's rate, of its operations, and of its bytes at the rate that as few
+multiprocessors as it has programs for can draw. Bytes are those of `codegen.cost`: weights, states and KV, each once;
+scratch stays in the cache.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ class Bound(StrEnum):
 class Assumptions:
     """What no data sheet says. None of it was measured with Stepforge.
 
-    bandwidth_share, compute_share: of the data sheet's rates that kernels reach. launch_seconds: from the end of a launch to
-    the first useful byte of the next one in a CUDA graph. draw: most that one multiprocessor moves, in even shares of the
-    bandwidth.
+    bandwidth_share, compute_share: of the data sheet's rates that kernels reach. launch_seconds: from the end of a
+    launch to the first useful byte of the next one in a CUDA graph. draw: most that one multiprocessor moves, in even
+    shares of the bandwidth.
     """
 
     bandwidth_share: float = 0.85
@@ -91,9 +92,7 @@ class Prediction:
         return {key: _added(group) for key, group in groups.items()}
 
 
-def predict(
-    plan: Plan, shape: Shape, accelerator: Accelerator, assumptions: Assumptions | None = None
-) -> Prediction:
+def predict(plan: Plan, shape: Shape, accelerator: Accelerator, assumptions: Assumptions | None = None) -> Prediction:
     """The step of `plan`, which must be one of the accelerator's target, at `shape`."""
     assumed = assumptions or Assumptions()
     return Prediction(accelerator, tuple(_parts(plan, shape, accelerator, assumed)))

@@ -1,4 +1,4 @@
-"""Stepforge as a side: run_ours.py PACKAGE WEIGHTS THREADS."""
+"""Stepforge as a side: run_ours.py PACKAGE WEIGHTS THREADS CONTEXT."""
 
 from __future__ import annotations
 
@@ -8,28 +8,19 @@ from typing import Any
 
 from serve import Generate, serve
 
-from runtime.bandwidth import read_bandwidth
 from runtime.drafter import Drafter
 from runtime.engine import Engine
 from runtime.traffic import Shape, step_launches
 
-BANDWIDTH_SECONDS = 0.3
 
-
-def main(package: str, weights: str, threads: int) -> None:
-    """Serve one engine, and the read bandwidth of as many threads."""
-    kept: list[Engine] = []
+def main(package: str, weights: str, threads: int, context: int) -> None:
+    """Serve one engine; it says how many bytes a step of one request with `context` tokens moves."""
 
     def load() -> tuple[Generate, dict[str, Any]]:
-        kept.append(Engine(package, weights, drafts=0, threads=threads, checkpoints=False))
-        return lambda asked, new: generate(kept[0], asked, new), {}
+        engine = Engine(package, weights, drafts=0, threads=threads, checkpoints=False)
+        return lambda asked, new: generate(engine, asked, new), {"step_bytes": step_bytes(engine, 1, context)}
 
-    def bandwidth(ask: dict[str, Any]) -> dict[str, float]:
-        """Bytes per second that a buffer of the size of a step's weights is read with."""
-        step = step_bytes(kept[0], 1, ask["context"])
-        return {"bytes_per_second": read_bandwidth(step, threads, BANDWIDTH_SECONDS), "step_bytes": step}
-
-    serve(load, bandwidth=bandwidth)
+    serve(load)
 
 
 def step_bytes(engine: Engine, slots: int, context: int) -> int:
@@ -52,4 +43,4 @@ def generate(engine: Engine, asked: list[list[int]], new: int) -> tuple[float, f
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
