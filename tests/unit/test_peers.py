@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 import time
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.peers import __main__ as peers
 from benchmarks.peers import report, rounds
 from benchmarks.peers.figures import ASKS, NEW, PROMPT, Answer, Ask, Figure, times_as_fast, value_of
 from benchmarks.peers.machine import UsageClock
@@ -189,6 +191,62 @@ def test_a_side_that_spins_while_it_should_sleep_is_seen(tmp_path: Path) -> None
     finally:
         for side in (spinning, sleeping):
             side.close()
+
+
+def test_workers_of_peers_import_nothing_that_their_interpreters_lack() -> None:
+    """They run where Stepforge is not installed."""
+    for script in WORKERS.glob("*.py"):
+        if script.name in ("run_ours.py", "run_bandwidth.py"):
+            continue
+        nodes = list(ast.walk(ast.parse(script.read_text())))
+        names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+        names += [str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)]
+        ours = {"benchmarks", "codegen", "dsl", "runtime", "tests"}
+        assert not ours & {name.split(".")[0] for name in names}, script.name
+
+
+def options(*arguments: str) -> Any:
+    return peers.parser().parse_args(arguments)
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of empty model files, and no package that is built."""
+    for variable in ("MODELS", "LLAMA_CPP", "VLLM", "TCMALLOC", "OPENVINO"):
+        monkeypatch.delenv(f"STEPFORGE_PEER_{variable}", raising=False)
+    monkeypatch.setattr(peers.prepared, "random_weights", lambda package: package.with_suffix(".safetensors"))
+    for name in ("smollm2.bf16.gguf", "smollm2.f16.gguf", "smollm2"):
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+def sides(*arguments: str, model: str = "smollm2-135m") -> list[str]:
+    return [side.name for side in peers.sides_of(MODELS[model], Path("build/x"), options(*arguments))]
+
+
+def test_only_peers_that_are_given_take_part(installed: Path) -> None:
+    models = ("--models", str(installed))
+    assert sides() == ["stepforge"]
+    assert sides("--llama-cpp", "bin") == ["stepforge"], "without models there is nothing to load"
+    assert sides(*models, "--llama-cpp", "bin") == ["stepforge", "llama.cpp"]
+    assert sides(*models, "--llama-cpp", "bin", "--openvino", "python", "--peer", "openvino") == [
+        "stepforge",
+        "openvino",
+    ]
+    assert sides(*models, "--peer", "transformers") == ["stepforge", "transformers"]
+
+
+def test_a_peer_may_be_named_by_a_variable(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPFORGE_PEER_MODELS", str(installed))
+    monkeypatch.setenv("STEPFORGE_PEER_VLLM", "/somewhere/bin/python")
+    assert sides() == ["stepforge", "vllm"]
+
+
+def test_a_peer_that_cannot_read_a_model_takes_no_part_and_a_missing_file_is_named(installed: Path) -> None:
+    models = ("--models", str(installed))
+    assert sides(*models, "--openvino", "python", model="mamba2-130m") == ["stepforge"]
+    with pytest.raises(SideFailed, match="mamba2.bf16.gguf is missing"):
+        sides(*models, "--llama-cpp", "bin", model="mamba2-130m")
 
 
 def test_a_short_measurement_has_no_usage() -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from benchmarks.predictions import page
+from codegen.cli import app
 from codegen.cost import Shape, step_costs
 from codegen.lower import TARGETS, lower
 from codegen.plan import Plan
@@ -99,3 +102,25 @@ def test_programs_are_those_of_the_grid(plan: Plan) -> None:
     tiles, slots, heads = attention.grid
     assert (tiles, slots) == ("slot_blocks", "bucket")
     assert count_programs(plan, attention, 8, Shape(8)) == 8 * heads
+
+
+@pytest.mark.parametrize(("target", "gpus"), [("cpu", None), ("cuda:80", ["A100"]), ("cuda:90", ["H100", "H200"])])
+def test_explain_predicts_for_the_gpus_of_a_target(target: str, gpus: list[str] | None) -> None:
+    spec = str(ROOT / "specs" / "tiny-hybrid.yaml")
+    printed = CliRunner().invoke(app, ["explain", spec, "--target", target, "--drafts", "3", "--json"])
+    document = json.loads(printed.stdout)
+    assert list(document.get("predictions", {})) == (gpus or []) and ("predictions" in document) == (gpus is not None)
+    for found in document.get("predictions", {}).values():
+        assert found["measured"] is False
+        assert found["step_us"] == pytest.approx(sum(found["by_bound_us"].values()))
+        assert found["step_us"] == pytest.approx(sum(section["us"] for section in found["sections"].values()))
+        assert {"verify", "drafter", "draft_token"} <= set(found["sections"])
+
+
+def test_tables_say_that_nothing_was_measured() -> None:
+    spec = str(ROOT / "specs" / "tiny-hybrid.yaml")
+    printed = CliRunner().invoke(app, ["explain", spec, "--target", "cuda:90"]).stdout
+    assert printed.count("predicted, never measured") == 2 and "of the data sheet's bandwidth" in " ".join(
+        printed.split()
+    )
+    assert "predicted" not in CliRunner().invoke(app, ["explain", spec]).stdout
