@@ -245,7 +245,7 @@ def test_a_peer_may_be_named_by_a_variable(installed: Path, monkeypatch: pytest.
 def test_a_peer_that_cannot_read_a_model_takes_no_part_and_a_missing_file_is_named(installed: Path) -> None:
     models = ("--models", str(installed))
     assert sides(*models, "--openvino", "python", model="mamba2-130m") == ["stepforge"]
-    with pytest.raises(SideFailed, match="mamba2.bf16.gguf is missing"):
+    with pytest.raises(SideFailed, match=r"mamba2\.bf16\.gguf is missing"):
         sides(*models, "--llama-cpp", "bin", model="mamba2-130m")
 
 
