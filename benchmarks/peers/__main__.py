@@ -141,6 +141,13 @@ def say(note: str) -> None:
     notes.print(note, markup=False, highlight=False, soft_wrap=True)
 
 
+def positive(text: str) -> int:
+    """A number of at least 1. Raises ValueError."""
+    if (number := int(text)) < 1:
+        raise ValueError(text)
+    return number
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = argparse.ArgumentParser("benchmarks.peers", None, __doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -154,9 +161,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--figure", action="append", choices=list(Figure), type=Figure, help="this figure alone; may be repeated"
     )
-    made.add_argument("--rounds", type=int, default=ROUNDS, help=f"default {ROUNDS}")
+    made.add_argument("--rounds", type=positive, default=ROUNDS, help=f"default {ROUNDS}")
     cores = len(os.sched_getaffinity(0))
-    made.add_argument("--threads", type=int, default=cores, help=f"of every side; default {cores}, the cores here")
+    made.add_argument("--threads", type=positive, default=cores, help=f"of every side; default {cores}, the cores here")
     for option, variable, text in (
         ("models", "MODELS", "folder of the files that peers read: README.md says which"),
         ("llama-cpp", "LLAMA_CPP", "folder of llama-bench and llama-batched-bench and their libraries"),

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -72,8 +73,9 @@ class Worker:
     def call(self, content: dict[str, Any]) -> dict[str, Any]:
         """One line of JSON for another."""
         assert self._process is not None and self._process.stdin is not None, "load() first"
-        self._process.stdin.write(json.dumps(content) + "\n")
-        self._process.stdin.flush()
+        with suppress(BrokenPipeError):  # it has ended: reading says how
+            self._process.stdin.write(json.dumps(content) + "\n")
+            self._process.stdin.flush()
         return self._read()
 
     def peak_bytes(self) -> int:
@@ -83,7 +85,8 @@ class Worker:
     def close(self) -> None:
         """End the process."""
         if self._process is not None:
-            self._process.communicate()
+            with suppress(BrokenPipeError):
+                self._process.communicate()
             self._process = self.pid = None
 
     def _read(self) -> dict[str, Any]:

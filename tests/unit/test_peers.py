@@ -156,6 +156,16 @@ def test_a_worker_that_dies_says_what_it_wrote_last(tmp_path: Path) -> None:
         worker(tmp_path, "raise SystemExit('no such model')").load()
 
 
+def test_a_worker_that_dies_between_two_requests_says_so(tmp_path: Path) -> None:
+    side = worker(tmp_path, "def generate(prompts, new):\n    raise RuntimeError('out of memory')\n"
+                  "serve(lambda: (generate, {}))")  # fmt: skip
+    side.load()
+    for _ in range(2):
+        with pytest.raises(SideFailed, match="out of memory"):
+            side.ask(Ask(4, 1))
+    side.close()
+
+
 def test_prompts_are_the_same_everywhere_and_differ_by_seed_and_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(WORKERS))
     from serve import FIRST_ID, LAST_ID, prompts
@@ -222,6 +232,14 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def sides(*arguments: str, model: str = "smollm2-135m") -> list[str]:
     return [side.name for side in peers.sides_of(MODELS[model], Path("build/x"), options(*arguments))]
+
+
+@pytest.mark.parametrize("option", ["--rounds", "--threads"])
+@pytest.mark.parametrize("value", ["0", "-1", "x"])
+def test_rounds_and_threads_are_at_least_one(option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        options(option, value)
+    assert option in capsys.readouterr().err
 
 
 def test_only_peers_that_are_given_take_part(installed: Path) -> None:

@@ -1,6 +1,6 @@
 """What every worker does: load once, then answer one JSON line with another until the input ends.
 
-Workers run in the interpreter of their peer, so this folder imports nothing of Stepforge; `run_ours.py` alone does.
+Workers run in the interpreter of their peer, so they import nothing of Stepforge; run_ours.py and run_bandwidth.py do.
 """
 
 from __future__ import annotations
