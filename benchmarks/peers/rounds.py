@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
+from benchmarks.machine import Usage, UsageClock
+
 from .figures import ASKS, Figure, times_as_fast, value_of
-from .machine import Usage, UsageClock
 from .models import OPENVINO
 from .sides import Side, Worker
 

@@ -11,8 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from benchmarks.machine import peak_bytes
+
 from .figures import NEW, PROMPT, Answer, Ask
-from .machine import peak_bytes
 
 WORKERS = Path(__file__).parent / "workers"
 ROOT = Path(__file__).resolve().parents[2]
