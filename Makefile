@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SETUP := $(VENV)/.setup
 
-.PHONY: setup demo test lint fast clean
+.PHONY: setup demo test lint fast bench clean
 
 setup: $(SETUP)
 
@@ -25,6 +25,11 @@ fast: lint
 
 test: lint
 	$(BIN)/python -m pytest -q
+
+# Ratios, kept and compared with the last runs; of one real size against the peers that STEPFORGE_PEER_* name.
+bench: setup
+	$(BIN)/python -m pytest -q benchmarks/speed --benchmark-columns=median,iqr,rounds
+	-$(BIN)/python -m benchmarks.peers --model mamba2-130m --rounds 3
 
 clean:
 	rm -rf build .pytest_cache .mypy_cache .ruff_cache

@@ -25,6 +25,8 @@ from codegen.lower import TARGETS, lower
 from codegen.memory import memory_table, total_bytes
 from codegen.package import write_package
 from codegen.plan import Plan
+from codegen.predict import Assumptions, of_target, predict
+from codegen.predict import tables as predict_tables
 from codegen.tunables import plain
 from codegen.tuned import FREE, KEEP, RESULTS, Choice, ResultFile, Results, choose, data_folder, values_of
 from dsl import ModelSpec, load_spec
@@ -276,21 +278,29 @@ def explain(
     numerics: NumericsMode = Numerics.KEEP,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a step does: launches, bytes and FLOPs per layer, kernels, what is tuned, and the memory table."""
+    """Show what a step does: launches, bytes and FLOPs per layer, kernels, what is tuned, and the memory table.
+
+    For a CUDA target also how long the step would take on each GPU that runs it, by section and kind of layer, and
+    what bounds it: a model of data-sheet rates and named assumptions (docs/predictions.md), never measured.
+    """
     with user_errors():
         plan, choices = _lower(load_spec(spec_path), target, tuned, untuned, numerics)
         _check_shape(plan, drafts, bucket, context)
     if dump is Dump.PLAN:
         print(plan.to_json(), end="")
         return
-    costs = list(step_costs(plan, Shape(bucket, drafts, context)))
+    shape = Shape(bucket, drafts, context)
+    costs = list(step_costs(plan, shape))
+    predictions = [predict(plan, shape, accelerator) for accelerator in of_target(target)]
     layers = _grouped(costs, lambda cost: cost.layer)
     kernels = _grouped(costs, lambda cost: cost.kernel)
     totals = {name: sum(row[name] for row in layers.values()) for name in ("launches", "bytes", "flops")}
     if as_json:
         memory = {str(role): size for role, size in memory_table(plan).items()}
         chosen = [choice.plain() for choice in choices]
-        found = {"step": totals, "layers": layers, "kernels": kernels, "memory": memory, "tuned": chosen}
+        found: dict[str, Any] = {"step": totals, "layers": layers, "kernels": kernels, "memory": memory, "tuned": chosen}
+        if predictions:
+            found["predictions"] = {each.accelerator.name: predict_tables.as_json(each) for each in predictions}
         print(json.dumps(found))
         return
     out.print(
@@ -301,6 +311,8 @@ def explain(
     out.print(_cost_table("by kernel", kernels, totals))
     out.print(_tuned_table(plan, choices))
     out.print(_memory(plan))
+    for table in predict_tables.tables(predictions, Assumptions()):
+        out.print(table)
 
 
 @app.command()

@@ -34,7 +34,7 @@ class Cost:
 
 def step_costs(plan: Plan, shape: Shape) -> Iterator[Cost]:
     """Costs of one decode step at K = shape.drafts, the drafter's included when K > 0."""
-    for section, rows, count in _step_sections(plan, shape):
+    for section, rows, count in step_sections(plan, shape):
         for launch in section.launches:
             yield launch_cost(plan, section, launch, rows, count, shape)
 
@@ -50,7 +50,7 @@ def launch_cost(plan: Plan, section: Section, launch: Launch, rows: int, count: 
     return Cost(section.name, launch.layer, launch.kernel, moved, flops, count)
 
 
-def _step_sections(plan: Plan, shape: Shape) -> Iterator[tuple[Section, int, int]]:
+def step_sections(plan: Plan, shape: Shape) -> Iterator[tuple[Section, int, int]]:
     """(section, rows, repetitions) of a step, in order."""
     rows = shape.bucket * (shape.drafts + 1)
     yield plan.section("verify"), rows, 1

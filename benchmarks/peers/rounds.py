@@ -1,0 +1,104 @@
+"""Interleaved rounds: every side answers each figure's request once a round, one side at a time, in changing order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+
+from benchmarks.machine import Usage, UsageClock
+
+from .figures import ASKS, Figure, times_as_fast, value_of
+from .models import OPENVINO
+from .sides import Side, Worker
+
+REST_SECONDS = 0.3  # between two measurements: longer than idle threads of OpenMP spin
+Progress = Callable[[str], None]
+
+
+@dataclass
+class Samples:
+    """values: a figure of every side, one per round. bandwidth: bytes per second read beside our decode, per round.
+
+    usage: of every measurement that was long enough to tell, by side.
+    """
+
+    values: dict[Figure, dict[str, list[float]]] = field(default_factory=dict)
+    bandwidth: list[float] = field(default_factory=list)
+    usage: dict[str, list[Usage]] = field(default_factory=dict)
+    step_bytes: int = 0
+
+    @property
+    def others(self) -> float:
+        """Mean cores that the rest of the machine used, over all measurements."""
+        found = [usage.others for usages in self.usage.values() for usage in usages]
+        return sum(found) / len(found) if found else 0.0
+
+    def median(self, figure: Figure, side: str) -> float | None:
+        """Median over rounds, None if the side was not measured."""
+        values = self.values.get(figure, {}).get(side)
+        return median(values) if values else None
+
+    def ratio(self, figure: Figure, ours: str, theirs: str) -> float | None:
+        """Median over rounds of how many times as fast ours was in the same round."""
+        sides = self.values.get(figure, {})
+        if not (sides.get(ours) and sides.get(theirs)):
+            return None
+        pairs = zip(sides[ours], sides[theirs], strict=True)
+        return median(times_as_fast(figure, mine, other) for mine, other in pairs)
+
+    def share(self, side: str) -> float | None:
+        """Median over rounds of decode's bytes per second, those of our step, over the bandwidth of that round."""
+        speeds = self.values.get(Figure.DECODE, {}).get(side)
+        if not speeds or not self.bandwidth:
+            return None
+        return median(
+            speed * self.step_bytes / bandwidth for speed, bandwidth in zip(speeds, self.bandwidth, strict=True)
+        )
+
+
+def measure(
+    sides: Sequence[Side], meter: Worker, figures: Sequence[Figure], rounds: int, progress: Progress
+) -> Samples:
+    """Run every figure `rounds` times, after one run of each that does not count. The first side is ours.
+
+    meter: reads the bandwidth just before and just after our decode.
+    """
+    found = Samples({figure: {side.name: [] for side in sides if can_answer(side, figure)} for figure in figures})
+    found.step_bytes = int(sides[0].about["step_bytes"])
+    for side in sides:
+        progress(f"warming up {side.name}")
+        for figure in figures:
+            if can_answer(side, figure):
+                side.ask(replace(ASKS[figure], seed=0))
+    for number in range(rounds):
+        for figure in figures:
+            answering = [side for side in sides if can_answer(side, figure)]
+            for side in answering[:: 1 if number % 2 == 0 else -1]:
+                progress(f"round {number + 1} of {rounds}: {figure} of {side.name}")
+                beside = figure is Figure.DECODE and side is sides[0]
+                before = _bandwidth(meter, found.step_bytes) if beside else 0.0
+                _once(found, [*sides, meter], side, figure, 1 + number)
+                if beside:
+                    found.bandwidth.append((before + _bandwidth(meter, found.step_bytes)) / 2)
+    return found
+
+
+def can_answer(side: Side, figure: Figure) -> bool:
+    """OpenVINO GenAI's pipeline for GGUF files takes one request."""
+    return not (side.name == OPENVINO and figure is Figure.BATCH)
+
+
+def _once(found: Samples, processes: Sequence[Side], side: Side, figure: Figure, seed: int) -> None:
+    """One measurement."""
+    time.sleep(REST_SECONDS)
+    clock = UsageClock([process.pid for process in processes if process.pid is not None], side.pid)
+    value = value_of(figure, side.ask(replace(ASKS[figure], seed=seed)))
+    if (usage := clock.read()) is not None:
+        found.usage.setdefault(side.name, []).append(usage)
+    found.values[figure][side.name].append(value)
+
+
+def _bandwidth(meter: Worker, size: int) -> float:
+    return float(meter.call({"operation": "bandwidth", "bytes": size})["bytes_per_second"])

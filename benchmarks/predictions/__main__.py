@@ -1,0 +1,5 @@
+"""Print docs/predictions.md."""
+
+from .page import page
+
+print(page(), end="")
