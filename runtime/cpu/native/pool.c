@@ -43,8 +43,9 @@
 
 #define MAX_THREADS 256
 #define RING 4
-#define LARGEST_CHUNKS 8   /* of a range; */
-#define SMALLEST_CHUNKS 64 /* towards its end a chunk is half of what is left, so that threads end together */
+/* A chunk is half of what is left of its range, so that threads end together, within these parts of the range. */
+#define LARGEST_CHUNKS 8
+#define SMALLEST_CHUNKS 64
 #define STEAL_PATIENCE 16 /* relaxations before taking from another thread's range */
 /* A way is tried in several replays in a row, so that workers are awake. */
 #define ALONE_TRIALS 2
