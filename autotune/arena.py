@@ -17,8 +17,7 @@ from torch import Tensor
 from autotune.scenes import Scene
 from codegen.launching import BLOCKS, ROW_TILE, SLOT_TILE
 from codegen.plan import PAD_SLOT_ID, Buffer, Kernel, Plan, Role
-from runtime.buffers import TORCH_DTYPES
-from runtime.layouts import panel
+from runtime.layouts import TORCH_DTYPES, panel
 from runtime.plan import Source
 from runtime.random_weights import random_tensor
 

@@ -298,7 +298,13 @@ def explain(
     if as_json:
         memory = {str(role): size for role, size in memory_table(plan).items()}
         chosen = [choice.plain() for choice in choices]
-        found: dict[str, Any] = {"step": totals, "layers": layers, "kernels": kernels, "memory": memory, "tuned": chosen}
+        found: dict[str, Any] = {
+            "step": totals,
+            "layers": layers,
+            "kernels": kernels,
+            "memory": memory,
+            "tuned": chosen,
+        }
         if predictions:
             found["predictions"] = {each.accelerator.name: predict_tables.as_json(each) for each in predictions}
         print(json.dumps(found))

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from runtime.buffers import TORCH_DTYPES
+from runtime.layouts import TORCH_DTYPES
 from runtime.plan import Plan, Source
 
 

@@ -171,9 +171,10 @@ def commit(b: Builder, names: Names, mixer: Mamba2Spec, layer: str) -> list[Laun
 
 def restore(b: Builder, prefix: str, mixer: Mamba2Spec, layer: str) -> list[Launch]:
     """A checkpoint's conv window and state into its slot."""
-    names, constants = declare(b, prefix, mixer), _conv_constants(b, mixer)
+    conv_name = f"mamba2_restore_conv_{mixer.conv_dim}x{mixer.conv_width}"
+    names, constants = declare(b, prefix, mixer), _conv_constants(b, conv_name, mixer)
     ring = {name: constants[name] for name in ("CHANNELS", "WIDTH", "RING", "BLOCK_C")}
-    conv = b.kernel("mamba2_restore_conv", f"mamba2_restore_conv_{mixer.conv_dim}x{mixer.conv_width}", **ring)
+    conv = b.kernel("mamba2_restore_conv", conv_name, **ring)
     sizes = {
         "HEADS": mixer.num_heads,
         "P": mixer.head_dim,

@@ -52,7 +52,8 @@ class Searched:
 class Target:
     """Tile choices of one target. row_blocks: programs that share the rows of a matmul; 1: each goes through all.
 
-    dot_queries: queries of an attention program at most; more would take no less time each. min_dot: smallest size of a dot.
+    dot_queries: queries of an attention program at most; more would take no less time each. min_dot: smallest size of
+    a dot.
     """
 
     name: str
@@ -102,8 +103,8 @@ class Target:
     def slot_tiles(self, queries_per_kv: int) -> tuple[int, ...]:
         """Rows of a slot that an attention program may take, each with the query heads of a kv head.
 
-        As many as fit into dots of a power of two of queries. One size where no dot may be smaller: a layout of the dot,
-        so an order of its sums, for every number of rows.
+        As many as fit into dots of a power of two of queries. One size where no dot may be smaller: a layout of the
+        dot, so an order of its sums, for every number of rows.
         """
         least = next_power_of_two(queries_per_kv)
         dots = powers_up_to(max(least, self.dot_queries))
