@@ -8,6 +8,7 @@ from codegen.errors import UnknownTarget, UnsupportedOnTarget
 from codegen.tunables import NUM_STAGES, NUM_WARPS, PREFETCH_BYTES, ROW_TILES, Tunable, among
 
 MIN_PANELS = 4  # fewer would leave threads without work
+MANY_PANELS = 32
 TARGETS = ("cpu", "cuda:80", "cuda:90", "cuda:100")
 
 
@@ -34,6 +35,11 @@ class MatmulTile:
 def pads_little(size: int, block: int) -> bool:
     """Whether whole blocks exceed `size` by at most an eighth."""
     return -(-size // block) * block <= size + size // 8
+
+
+def shares_evenly(panels: int) -> bool:
+    """Whether two cores get equal shares of the panels, or nearly: an odd one costs little among many."""
+    return panels % 2 == 0 or panels >= MANY_PANELS
 
 
 @dataclass(frozen=True)
@@ -73,12 +79,13 @@ class Target:
         return self.name != "cpu"
 
     def panel_width(self, n: int) -> int:
-        """The widest panel that pads N by at most an eighth and leaves MIN_PANELS of them.
+        """The widest panel that pads N by at most an eighth, leaves MIN_PANELS of them, and shares evenly.
 
         A wide panel keeps more accumulators in flight, and the last resort is the narrowest: see docs/numerics.md.
         """
         fitting = [width for width in self.panels if pads_little(n, width) and n >= MIN_PANELS * width]
-        return max(fitting, default=min(self.panels))
+        even = [width for width in fitting if shares_evenly(-(-n // width))]
+        return max(even or fitting, default=min(self.panels))
 
     def dot_length(self, k: int) -> int:
         """The k-block that pads K least, the largest of those."""
