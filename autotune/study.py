@@ -27,7 +27,8 @@ from codegen.errors import StudyUnusable
 from codegen.tunables import plain
 
 OWNER, REJECTED, DETAIL = "owner", "rejected", "detail"
-STALE = timedelta(minutes=15)  # of a trial on another machine, or whose owner was never written
+WORKER = "worker "  # of a study: who has joined it
+STALE = timedelta(minutes=15)  # of a trial on another machine, or one that nobody has claimed
 REPEATS = 6  # asked for something new before the next one in order is taken
 TRIED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
 
@@ -104,11 +105,24 @@ class Search:
         self.study.enqueue_trial({name: json.dumps(plain(value)) for name, value in values.items()})
 
     def _adopt_orphans(self) -> None:
+        """Give up trials that nobody works on, and queue their values.
+
+        A process may be killed before it has said that a trial is its own: such a trial is an orphan once every other
+        process that has ever joined the study is gone.
+        """
+        others = [str(name) for name in self.study.user_attrs if name.startswith(WORKER) and name != WORKER + owner()]
+        unclaimed = any(_is_alive(name.removeprefix(WORKER)) for name in others)
         for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            if not _is_alive(trial):
+            claimed = trial.user_attrs.get(OWNER)
+            recent = trial.datetime_start is not None and datetime.now() - trial.datetime_start < STALE
+            here = claimed is not None and _is_here(claimed)
+            alive = (unclaimed if claimed is None else _is_alive(claimed)) and (here or recent)
+            if not alive:
                 with contextlib.suppress(Exception):  # another process may have been faster
                     self.study.tell(trial.number, state=TrialState.FAIL)
-                    self.study.enqueue_trial(trial.params)
+                    if trial.params.keys() == self._distributions.keys():  # else it was killed while drawing them
+                        self.study.enqueue_trial(trial.params)
+        self.study.set_user_attr(WORKER + owner(), True)
 
     def tried(self) -> dict[str, FrozenTrial]:
         """Trials that are done or under way, by their values; a rejected candidate counts as done."""
@@ -170,13 +184,14 @@ def owner() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{_started(os.getpid())}"
 
 
-def _is_alive(trial: FrozenTrial) -> bool:
-    """Whether somebody may still work on a trial."""
-    host, _, process = str(trial.user_attrs.get(OWNER, "")).partition(":")
-    if host != socket.gethostname():
-        return trial.datetime_start is not None and datetime.now() - trial.datetime_start < STALE
-    pid, _, started = process.partition(":")
-    return pid.isdigit() and _started(int(pid)) == started
+def _is_here(owner_name: str) -> bool:
+    return owner_name.partition(":")[0] == socket.gethostname()
+
+
+def _is_alive(owner_name: str) -> bool:
+    """Whether a process is still there, as far as this machine can tell."""
+    pid, _, started = owner_name.partition(":")[2].partition(":")
+    return not _is_here(owner_name) or (pid.isdigit() and _started(int(pid)) == started)
 
 
 def _started(pid: int) -> str:

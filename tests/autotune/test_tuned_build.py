@@ -22,8 +22,10 @@ PROMPT = tuple(b"pack my box with five dozen liquor jugs")
 
 @pytest.fixture(scope="module")
 def packages(toy: ModelSpec, toy_plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> tuple[Package, Package]:
-    """The toy untuned, and with another value of every tunable that changes no bit."""
-    values = {k.name: found for k in toy_plan.kernels if (found := last_values(k, changes_bits=False))}
+    """The toy untuned, and with another value of every tunable that changes no bit, of a kernel of each template."""
+    every = {k.template: (k.name, found) for k in toy_plan.kernels if (found := last_values(k, changes_bits=False))}
+    values = dict(every.values())
+    assert len(values) >= 6
     folder = tmp_path_factory.mktemp("tuned") / "package"
     write_package([lower(toy, "cpu", values)], folder, toy, "toy.yaml")
     (folder / "cache").symlink_to(CACHE)
