@@ -9,7 +9,6 @@ from torch import Tensor
 
 from runtime.plan import Buffer
 
-
 LAYOUT_VERSION = 1  # of what `lay_out` writes: a change of its bytes for the same buffer counts it up
 TORCH_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "int32": torch.int32, "int64": torch.int64}
 PAIR_DTYPES = {2: torch.int32, 4: torch.int64}  # two neighbouring elements as one, by the bytes of an element
@@ -53,7 +52,7 @@ def _as_pairs(source: Tensor, pair: torch.dtype) -> Tensor:
 
 
 def _runs(first: int, count: int, block_n: int) -> Iterator[tuple[int, int, slice, slice]]:
-    """(begin, end, panels, lanes) of `count` rows that go to rows `first ..`: whole panels at once, parts on their own."""
+    """(begin, end, panels, lanes) of `count` rows that go to rows `first ..`: whole panels at once, parts alone."""
     done = 0
     while done < count:
         panel, lane = divmod(first + done, block_n)
