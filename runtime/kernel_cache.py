@@ -63,7 +63,8 @@ def writable(folder: Path) -> bool:
 def cache_scope(folder: Path, kept: Path) -> Iterator[None]:
     """Inside, Triton reads and writes compiled kernels in `folder`; a read-only folder without them: the user's cache.
 
-    kept: where Triton's hash of itself may be remembered. Nests, and several packages may take turns, in threads too: the settings are restored at the end.
+    kept: where Triton's hash of itself may be remembered. Nests, and several packages may take turns, in threads too:
+    the settings are restored at the end.
     """
     with _settings:
         remember_triton_key(KnownDigests(kept_folders(kept)))

@@ -7,8 +7,8 @@
     block      at a multiple of PAGE: the arena of runtime/weight_arena.py, as it lies in memory
 
 A file is used only if it is whole: its size, header and every piece are checked while they are read. Otherwise the
-weights are laid out again and the file is replaced. Files are written beside their name and renamed, by one process at a
-time, so that readers see the old one or the new one; the latest KEPT of a folder stay.
+weights are laid out again and the file is replaced. Files are written beside their name and renamed, by one process at
+a time, so that readers see the old one or the new one; the latest KEPT of a folder stay.
 """
 
 from __future__ import annotations

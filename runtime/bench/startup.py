@@ -40,7 +40,7 @@ class StartupOptions:
 
 
 def run_startup(model: Model, options: StartupOptions, progress: Progress = print) -> dict[str, Any]:
-    """All figures as JSON-ready data; memory in MiB beyond what there was after the imports. Raises BenchUnavailable."""
+    """All figures as JSON-ready data; memory in MiB beyond that after the imports. Raises BenchUnavailable."""
     if not isinstance(model.weights, (str, os.PathLike)):
         raise BenchUnavailable(what="a start", detail="the weights are not in a file")
     if options.prompt_tokens + options.new_tokens > model.package.plan.limits.max_context:
