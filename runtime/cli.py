@@ -23,11 +23,13 @@ from runtime.bench import (
     DraftsOptions,
     LoadOptions,
     Model,
+    StartupOptions,
     run_bench,
     run_chat,
     run_cost,
     run_drafts,
     run_load,
+    run_startup,
 )
 from runtime.bench.common import Progress
 from runtime.bench.tables import show
@@ -252,6 +254,7 @@ class Scenario(StrEnum):
     LOAD = "load"
     COST = "cost"
     DRAFTS = "drafts"
+    STARTUP = "startup"
 
 
 OWN_OPTIONS = {
@@ -260,6 +263,7 @@ OWN_OPTIONS = {
     Scenario.LOAD: ("requests", "rounds"),
     Scenario.COST: (),
     Scenario.DRAFTS: ("prompt_tokens", "new_tokens", "temperature", "requests", "rounds"),
+    Scenario.STARTUP: ("prompt_tokens", "new_tokens", "rounds"),
 }
 DECODE_PANEL, CHAT_PANEL, LOAD_PANEL = ("Scenario decode", "Scenario chat", "Scenarios load and drafts")
 
@@ -305,7 +309,8 @@ def bench(
     rounds: Annotated[
         int | None,
         typer.Option(
-            help="Timed runs per budget, default 5, or number of drafts, default 11.", rich_help_panel=LOAD_PANEL
+            help="Timed runs per budget, default 5, or number of drafts, default 11; starts, default 5.",
+            rich_help_panel=LOAD_PANEL,
         ),
     ] = None,
 ) -> None:
@@ -323,6 +328,8 @@ def bench(
     cost: what writing a checkpoint adds to a step, beside a memcpy, and how soon a resumed prompt decodes.
 
     drafts: decode speed on code, prose and random bytes with every fixed number of drafts, and with "auto".
+
+    startup: fresh processes, from making an engine to the first token of 64, and their memory; beside the bounds.
 
     Kernels are compiled and graphs recorded before the clock starts. All but decode check what they promise, chat, load
     and cost the answers against a cold engine too: exit code 1 if anything does not hold.
@@ -376,6 +383,8 @@ def _measure(scenario: Scenario, model: Model, chosen: dict[str, Any], progress:
         return run_load(model, LoadOptions(**chosen), progress)
     if scenario is Scenario.DRAFTS:
         return run_drafts(model, DraftsOptions(**chosen), progress)
+    if scenario is Scenario.STARTUP:
+        return run_startup(model, StartupOptions(**chosen), progress)
     if scenario is Scenario.COST:
         return run_cost(model, CostOptions(), progress)
     content, eager = _read_text(chosen.pop("text", None)), chosen.pop("eager", False)

@@ -13,6 +13,8 @@ from triton import knobs
 from triton.runtime.cache import FileCacheManager
 
 from runtime.files import read_regular
+from runtime.known_digests import KnownDigests, kept_folders
+from runtime.triton_key import remember_triton_key
 
 TEXT_BYTES = 64 << 20
 METADATA = frozenset(("hash", "name", "target"))  # what Triton cannot do without
@@ -58,12 +60,14 @@ def writable(folder: Path) -> bool:
 
 
 @contextmanager
-def cache_scope(folder: Path) -> Iterator[None]:
+def cache_scope(folder: Path, kept: Path) -> Iterator[None]:
     """Inside, Triton reads and writes compiled kernels in `folder`; a read-only folder without them: the user's cache.
 
-    Nests, and several packages may take turns, in threads too: the settings are restored at the end.
+    kept: where Triton's hash of itself may be remembered. Nests, and several packages may take turns, in threads too:
+    the settings are restored at the end.
     """
     with _settings:
+        remember_triton_key(KnownDigests(kept_folders(kept)))
         if not writable(folder) and not folder.is_dir():
             yield
             return

@@ -14,6 +14,8 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from platformdirs import user_cache_path
+
 from runtime.files import unique_keys
 from runtime.trusted_files import opened_trusted, replacing, sole_writer
 
@@ -22,6 +24,11 @@ FORMAT = 1
 MOST = 16  # entries, the latest
 MOST_BYTES = 1 << 20
 SETTLED_NS = 2_000_000_000  # the coarsest clock of a file system, FAT's
+
+
+def kept_folders(beside: Path) -> list[Path]:
+    """Where processes keep what the next one need not compute again: beside a package, else in the user's cache."""
+    return [beside, user_cache_path("stepforge", appauthor=False)]
 
 
 def identity(kind: str, found: Iterable[tuple[str, os.stat_result]]) -> str | None:

@@ -7,8 +7,8 @@
     block      at a multiple of PAGE: the arena of runtime/weight_arena.py, as it lies in memory
 
 A file is used only if it is whole: its size, header and every piece are checked while they are read. Otherwise the
-weights are laid out again and the file is replaced. Files are written beside their name and renamed, by one process at a
-time, so that readers see the old one or the new one; the latest KEPT of a folder stay.
+weights are laid out again and the file is replaced. Files are written beside their name and renamed, by one process at
+a time, so that readers see the old one or the new one; the latest KEPT of a folder stay.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from platformdirs import user_cache_path
 from torch import Tensor
 
 from runtime.errors import BadOption
 from runtime.files import unique_keys
-from runtime.known_digests import KnownDigests
+from runtime.known_digests import KnownDigests, kept_folders
 from runtime.trusted_files import opened_trusted, replacing, sole_writer
 
 MAGIC = b"stepforge-laid\x00\x01"
@@ -103,7 +102,7 @@ def layout_cache(option: object, beside: Path) -> LayoutCache | None:
     if option is False:
         return None
     if option is True:
-        return LayoutCache([beside, user_cache_path("stepforge", appauthor=False)])
+        return LayoutCache(kept_folders(beside))
     if not isinstance(option, (str, os.PathLike)) or not str(option) or "\0" in str(option):
         raise BadOption(option="layout_cache", value=option, allowed="True, False, or a folder")
     return LayoutCache([Path(option)])

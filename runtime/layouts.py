@@ -52,7 +52,7 @@ def _as_pairs(source: Tensor, pair: torch.dtype) -> Tensor:
 
 
 def _runs(first: int, count: int, block_n: int) -> Iterator[tuple[int, int, slice, slice]]:
-    """(begin, end, panels, lanes) of `count` rows that go to rows `first ..`: whole panels at once, parts on their own."""
+    """(begin, end, panels, lanes) of `count` rows that go to rows `first ..`: whole panels at once, parts alone."""
     done = 0
     while done < count:
         panel, lane = divmod(first + done, block_n)

@@ -40,7 +40,7 @@ class Package:
 
     def compiling(self) -> AbstractContextManager[None]:
         """Scope in which kernels may be compiled: they land in this package's cache."""
-        return cache_scope(self.cache_folder)
+        return cache_scope(self.cache_folder, self.kept_folder)
 
     @property
     def kept_folder(self) -> Path:

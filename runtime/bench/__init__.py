@@ -10,6 +10,7 @@ from runtime.bench.cost import CostOptions, run_cost
 from runtime.bench.decode import BenchOptions, run_bench
 from runtime.bench.drafts import DraftsOptions, run_drafts
 from runtime.bench.load import LoadOptions, run_load
+from runtime.bench.startup import StartupOptions, run_startup
 
 __all__ = [
     "BenchOptions",
@@ -18,9 +19,11 @@ __all__ = [
     "DraftsOptions",
     "LoadOptions",
     "Model",
+    "StartupOptions",
     "run_bench",
     "run_chat",
     "run_cost",
     "run_drafts",
     "run_load",
+    "run_startup",
 ]

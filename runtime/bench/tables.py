@@ -211,10 +211,32 @@ def drafts_tables(figures: Figures) -> Iterable[Table]:
     yield _beside("decode tokens/s by drafts", list(found), rows)
 
 
+# Startup
+
+
+def startup_tables(figures: Figures) -> Iterable[Table]:
+    """Figures of `run_startup`."""
+    found = [figures["first"], figures["warm"]]
+    rows = [
+        ("load s", [_number(row["load_s"], 3) for row in found]),
+        ("first token s", [_number(row["first_token_s"], 3) for row in found]),
+        ("both s", [_number(row["load_s"] + row["first_token_s"], 3) for row in found]),
+        ("after imports MiB", [_number(row["imported_mib"]) for row in found]),
+        ("more than that MiB", [_number(row["steady_mib"]) for row in found]),
+        ("at its peak MiB", [_number(row["peak_mib"]) for row in found]),
+    ]
+    title = (
+        f"weights of {figures['weights_mib']:.0f} MiB; allowed {figures['allowed_mib']:.0f} MiB and "
+        f"{figures['allowed_s']} s; fresh memory {figures['fresh_memory_gb_per_s']:.1f} GB/s"
+    )
+    yield _beside(title, ("first process", "median of the others"), rows)
+
+
 TABLES: dict[str, Callable[[Figures], Iterable[Table]]] = {
     "decode": decode_tables,
     "chat": chat_tables,
     "load": load_tables,
     "cost": cost_tables,
     "drafts": drafts_tables,
+    "startup": startup_tables,
 }

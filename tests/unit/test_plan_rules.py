@@ -123,8 +123,8 @@ def test_pages_cover_drafts_past_the_context(plan: Plan) -> None:
 
 def test_the_memory_table_is_the_sum_of_the_buffers(plan: Plan) -> None:
     assert sum(memory_table(plan).values()) == total_bytes(plan)
-    protocol = [buffer for buffer in plan.buffers if buffer.role is Role.PROTOCOL]  # in one block, each at 64 bytes
-    padding = sum(-buffer.bytes % 64 for buffer in protocol)
+    steps = {Role.PROTOCOL: 64, Role.WEIGHT: 128}  # each role in one block, its buffers at multiples of that
+    padding = sum(-buffer.bytes % steps.get(buffer.role, 1) for buffer in plan.buffers)
     assert total_bytes(plan) == sum(buffer.bytes for buffer in plan.buffers) + padding
 
 

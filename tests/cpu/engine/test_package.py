@@ -158,7 +158,7 @@ def test_the_cache_scope_leaves_no_trace(tmp_path):
     from triton import knobs
 
     before, environment = knobs.cache.dir, dict(os.environ)
-    with kernel_cache.cache_scope(tmp_path / "a"), kernel_cache.cache_scope(tmp_path / "b"):
+    with kernel_cache.cache_scope(tmp_path / "a", tmp_path), kernel_cache.cache_scope(tmp_path / "b", tmp_path):
         assert knobs.cache.dir == str(tmp_path / "b")
     assert knobs.cache.dir == before and dict(os.environ) == environment
 
