@@ -76,11 +76,11 @@ def test_the_length_of_a_dot_shows_in_bits_and_is_refused_unless_they_are_free(t
 
 @pytest.fixture(scope="module")
 def halves(tiny: ModelSpec, folder: Path) -> Forge:
-    """Panels of 32 columns sum over the first half of k only: fast and wrong."""
+    """Panels of 64 columns sum over the first half of k only: fast and wrong."""
 
     def text(kernel: Kernel) -> str:
         plain = kernel_text(kernel)
-        if kernel.name != MATMUL or kernel.constant("BLOCK_N") != 32:
+        if kernel.name != MATMUL or kernel.constant("BLOCK_N") != 64:
             return plain
         plain = plain.replace("o_k = tl.arange(0, BLOCK_K)", "o_k = tl.arange(0, BLOCK_K // 2)")
         plain = plain.replace("tl.arange(0, BLOCK_K * BLOCK_N)", "tl.arange(0, BLOCK_K // 2 * BLOCK_N)")
@@ -91,14 +91,15 @@ def halves(tiny: ModelSpec, folder: Path) -> Forge:
 
 def test_a_fast_and_wrong_candidate_is_rejected_and_never_wins(halves: Forge, tmp_path: Path) -> None:
     found = tuned(halves, MATMUL, "BLOCK_N", tmp_path)
-    wrong = next(attempt for attempt in found["attempts"] if attempt.values == {"BLOCK_N": 32})
+    wrong = next(attempt for attempt in found["attempts"] if attempt.values == {"BLOCK_N": 64})
     assert wrong.state == "rejected"
     assert "not" in wrong.why
-    assert found["values"].get("BLOCK_N") != 32
-    assert {attempt.state for attempt in found["attempts"] if attempt.values == {"BLOCK_N": 64}} == {"complete"}
+    assert found["values"].get("BLOCK_N") != 64
+    others = {attempt.state for attempt in found["attempts"] if attempt.values == {"BLOCK_N": 16}}
+    assert others in ({"complete"}, {"slow"}), "proven, and timed"
     judge = Judge(halves, MATMUL, CPU, KEEP)
     contest = Contest(judge, working_set=1 << 20)
-    *_, timed = contest.race(halves.candidate(MATMUL, {"BLOCK_N": 32}), 5)
+    *_, timed = contest.race(halves.candidate(MATMUL, {"BLOCK_N": 64}), 5)
     prefill = timed.plain()["prefill"]["ratio"]
     assert prefill < 0.9, "it is no fast candidate: the test shows nothing"
 
@@ -111,33 +112,33 @@ def test_a_racy_candidate_is_rejected_though_one_thread_gets_it_right(planted: P
         "mask=(o_m[:, None] < rows) & (next_n[None, :] < N))\n"
         "        tl.store(p_y, acc, mask=m_y)\n"
     )
-    forge = planted({"K": 256, "N": 1160, "BLOCK_N": 32}, "        tl.store(p_y, acc, mask=m_y)\n", clears)
+    forge = planted({"K": 256, "N": 1160, "BLOCK_N": 64}, "        tl.store(p_y, acc, mask=m_y)\n", clears)
     judge = Judge(forge, MATMUL, CPU, KEEP)
-    candidate = forge.candidate(MATMUL, {"BLOCK_N": 32})
+    candidate = forge.candidate(MATMUL, {"BLOCK_N": 64})
     judge._threads = lambda: (1,)  # type: ignore[method-assign]  # what luck would show
     judge.prove(candidate)
     with pytest.raises(Rejected, match=r"cpu-data-race|race"):
         judge.check_races(candidate)
     bench = bench_of(forge, MATMUL)
     with pytest.raises(Rejected):
-        bench.decide({"BLOCK_N": 32})
-    assert tuned(forge, MATMUL, "BLOCK_N", tmp_path)["values"].get("BLOCK_N") != 32
+        bench.decide({"BLOCK_N": 64})
+    assert tuned(forge, MATMUL, "BLOCK_N", tmp_path)["values"].get("BLOCK_N") != 64
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
         ("tl.store(p_y, acc, mask=m_y)", "tl.store(p_y, acc, mask=o_n[None, :] < N)", r"y\[\d+\]"),
-        ("tl.store(p_y, acc, mask=m_y)", "tl.store(p_y, acc + 0 * i_n, mask=m_y & (i_n < 30))", r"y\[\d+\] is nan"),
+        ("tl.store(p_y, acc, mask=m_y)", "tl.store(p_y, acc + 0 * i_n, mask=m_y & (i_n < 15))", r"y\[\d+\] is nan"),
         ("        m_y =", "        tl.store(p_w, tl.load(p_w) + 1.0)\n        m_y =", "it wrote into the weights w"),
         ("b_w = tl.load(p_w", "b_w = tl.no_such_thing(p_w", "it cannot be compiled or launched"),
     ],
     ids=["rows that are not there", "a panel is left out", "weights", "does not compile"],
 )
 def test_whatever_else_is_wrong_is_named(planted: Plant, old: str, new: str, message: str) -> None:
-    forge = planted({"K": 256, "N": 1160, "BLOCK_N": 32}, old, new)
+    forge = planted({"K": 256, "N": 1160, "BLOCK_N": 64}, old, new)
     with pytest.raises(Rejected, match=message):
-        bench_of(forge, MATMUL)._proven({"BLOCK_N": 32})
+        bench_of(forge, MATMUL)._proven({"BLOCK_N": 64})
 
 
 def test_an_untuned_kernel_that_is_wrong_is_an_error_and_not_the_measure(tiny: ModelSpec, folder: Path) -> None:

@@ -10,6 +10,7 @@ runs programs begin .. end - 1 of the grid, x fastest. `args` holds 8 bytes per 
 
 from __future__ import annotations
 
+from ..analysis.stream import Ahead
 from ..ttir.ir import Function, Value
 from ..ttir.verify import verify
 from . import (  # noqa: F401  (they register what they emit)
@@ -33,7 +34,7 @@ def emit_kernel(function: Function, check: str = "", prefetch_bytes: int = 0) ->
     verify(function)
     emitter = Emitter(function, check)
     if prefetch_bytes:
-        emitter.placement.prefetch = dict.fromkeys(emitter.placement.prefetch, prefetch_bytes)
+        emitter.placement.prefetch = dict.fromkeys(emitter.placement.prefetch, Ahead(prefetch_bytes))
     for k, arg in enumerate(function.args):
         emitter.names[arg] = f"a{k}"
     for block in function.blocks[1:]:
