@@ -138,8 +138,10 @@ def test_a_matmul_tile_covers_k_with_whole_blocks(spec: ModelSpec, k: int) -> No
         assert tile.block_k & (tile.block_k - 1) == 0
 
 
-@pytest.mark.parametrize(("n", "width"), [(1160, 64), (256, 64), (258, 32), (128, 32), (7, 32)])
-def test_panels_are_wide_where_that_pads_little_and_leaves_enough_of_them(n: int, width: int) -> None:
+@pytest.mark.parametrize(
+    ("n", "width"), [(1152, 64), (1160, 32), (3352, 64), (576, 32), (256, 64), (258, 32), (128, 32), (7, 32)]
+)
+def test_panels_are_wide_where_that_pads_little_and_leaves_enough_of_them_to_share_evenly(n: int, width: int) -> None:
     assert resolve_target("cpu").panel_width(n) == width
 
 
