@@ -35,13 +35,11 @@ def _fill_panels(out: Tensor, sources: Sequence[Tensor]) -> None:
         sources = [_as_pairs(source, pair) for source in sources]
     first = 0
     for source in sources:
-        width = source.shape[1]
         for begin, end, panels, lanes in _runs(first, source.shape[0], block_n):
-            part = rows[panels, lanes]
-            if by_pairs:
-                part[:, :, :width, 0].copy_(source[begin:end].view(*part.shape[:2], width))
-            else:
-                part.flatten(2)[:, :, :width] = source[begin:end].view(*part.shape[:2], width)
+            part, of = rows[panels, lanes], source[begin:end]
+            for lane in range(part.shape[3]):  # flattened, the last two dims would be a copy
+                column = of[:, lane :: part.shape[3]]
+                part[:, :, : column.shape[1], lane] = column.reshape(*part.shape[:2], column.shape[1])
         first += source.shape[0]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from runtime import errors, kernel_cache
@@ -163,16 +166,22 @@ def test_the_cache_scope_leaves_no_trace(tmp_path):
     assert knobs.cache.dir == before and dict(os.environ) == environment
 
 
-def test_panels_hold_pairs_of_k_for_blocks_of_n():
-    sources = [torch.randn(5, 6).to(torch.bfloat16), torch.randn(4, 6).to(torch.bfloat16)]
-    whole, out = torch.cat(sources), panel(sources, (3, 4, 4, 2))
-    assert out.shape == (3, 4, 4, 2) and out.is_contiguous()
-    for p in range(3):
-        for i in range(4):
-            for n in range(4):
-                for j in range(2):
-                    row, k = p * 4 + n, 2 * i + j
-                    assert out[p, i, n, j] == (whole[row, k] if row < 9 and k < 6 else 0)
+@given(data=st.data())
+def test_panels_hold_pairs_of_k_for_blocks_of_n(data: st.DataObject) -> None:
+    """Any number of tensors and rows, any K, odd ones too, any part of a larger tensor; all else is zero."""
+    k, block_n, spare = (data.draw(st.integers(low, 9)) for low in (1, 1, 0))
+    dtype = data.draw(st.sampled_from([torch.bfloat16, torch.float32]))
+    sizes = data.draw(st.lists(st.integers(1, 12), min_size=1, max_size=3))
+    skipped = data.draw(st.integers(0, 2))
+    draw = torch.Generator().manual_seed(0)
+    sources = [torch.randn(n * k + skipped, generator=draw).to(dtype)[skipped:].view(n, k) for n in sizes]
+    panels, pairs = -(-sum(sizes) // block_n) + spare % 2, (k + 1) // 2 + spare
+    whole = torch.zeros(panels * block_n, 2 * pairs, dtype=dtype)
+    whole[: sum(sizes), :k] = torch.cat(sources)
+    out = panel(sources, (panels, pairs, block_n, 2))
+    assert out.shape == (panels, pairs, block_n, 2) and out.is_contiguous()
+    for p, i, n, j in itertools.product(range(panels), range(pairs), range(block_n), range(2)):
+        assert out[p, i, n, j] == whole[p * block_n + n, 2 * i + j]
 
 
 def test_other_layouts_and_rope_tables():
