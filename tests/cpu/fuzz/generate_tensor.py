@@ -24,6 +24,7 @@ from tests.cpu.fuzz.dtypes import (
     summed,
 )
 from tests.cpu.fuzz.program import Stmt, Type
+from tests.cpu.fuzz.versions import HISTOGRAM_TYPES
 
 ANY = (*FLOATS, *INTEGERS, BOOL)
 
@@ -229,5 +230,7 @@ def sort(g: Builder) -> None:
 def histogram(g: Builder) -> None:
     shape, bins = random_shape(g.rng, 1), g.rng.choice([2, 8, 16, 64])
     index = g.index(shape, bins)
+    if g.types[index].dtype not in HISTOGRAM_TYPES:
+        index = g.cast(index, I32)
     mask = (g.mask(shape),) if g.chance(0.4) else ()
     g.emit("histogram", (index, *mask), Type("i32", (bins,)), bins=bins)
