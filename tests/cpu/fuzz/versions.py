@@ -6,6 +6,7 @@ interprets sets TRITON_INTERPRET first.
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.metadata import version
 
 from packaging.requirements import Requirement
@@ -23,10 +24,20 @@ ROUNDED_PRODUCT = ("triton<3.9",)
 NO_WRAPPING_SUM = ("triton<3.9",)
 #: The interpreter makes `int` of an array of one element for the bounds of a loop, which NumPy ended.
 NO_RUN_TIME_BOUND = ("triton<3.7", "numpy>=2.4")
+#: The front end writes -x of floats as 0 - x, so that -0 is 0; later as a change of sign.
+MINUS_SUBTRACTS = ("triton<3.8",)
+#: The front end makes f32 of bf16 in maximum, minimum, clamp and cumsum.
+BF16_WIDENS = ("triton<3.9",)
+#: The front end makes 32 bits of smaller integers in cumprod, as it does everywhere in cumsum.
+PRODUCTS_WIDEN = ("triton>=3.9",)
 #: The front end refuses tl.histogram of integers that do not have 32 bits.
 HISTOGRAM_OF_32_BITS = ("triton>=3.9",)
 
+#: The front end has block pointers.
+BLOCK_POINTERS = ("triton<3.9",)
 
+
+@cache
 def holds(fact: tuple[str, ...]) -> bool:
     """Whether this environment meets every requirement. Raises packaging's InvalidRequirement."""
     wanted = [Requirement(text) for text in fact]
