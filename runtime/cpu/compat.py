@@ -19,13 +19,13 @@ EXTRA_OPTIONS: dict[str, Any] = {
 DESCRIPTOR_FLAGS = ("padding == 'nan'", "round_f32_to_tf32")[: 1 + hasattr(TensorDescriptor, "round_f32_to_tf32")]
 
 
-#: Block pointers are gone in 3.9.
-HAS_BLOCK_POINTERS = hasattr(passes.ttir, "add_rewrite_tensor_pointer")
+#: Block pointers reach the IR before 3.8, where the front end makes tensors of pointers itself; 3.9 has none.
+HAS_BLOCK_POINTER_PASS = hasattr(passes.ttir, "add_rewrite_tensor_pointer")
 
 
 def rewrite_tensor_pointer(pass_manager: Any) -> None:
-    """Turn block pointers into tensors of pointers."""
-    if HAS_BLOCK_POINTERS:
+    """Turn block pointers into tensors of pointers, where they reach the IR."""
+    if HAS_BLOCK_POINTER_PASS:
         passes.ttir.add_rewrite_tensor_pointer(pass_manager)
 
 

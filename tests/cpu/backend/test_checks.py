@@ -25,13 +25,13 @@ from runtime.cpu import (
     OutOfBounds,
     UninitialisedRead,
     checked,
-    compat,
     knobs,
     poison,
 )
 from runtime.cpu.checks import mode
 from runtime.cpu.errors import BadKnob
 from runtime.cpu.graph import HostGraph
+from tests.cpu.fuzz import versions
 
 HERE = Path(__file__)
 LINES = HERE.read_text().split("\n")
@@ -226,7 +226,7 @@ def block_pointer(x, y, rows, columns, A: tl.constexpr, B: tl.constexpr):
     tl.store(y + tl.arange(0, A)[:, None] * B + tl.arange(0, B)[None, :], v)
 
 
-@pytest.mark.skipif(not compat.HAS_BLOCK_POINTERS, reason="block pointers are gone")
+@pytest.mark.skipif(not versions.holds(versions.BLOCK_POINTERS), reason="block pointers are gone")
 def test_block_pointer_with_a_wrong_shape() -> None:
     x, y = torch.randn(6, 20), torch.empty(4, 32)
     with checked():

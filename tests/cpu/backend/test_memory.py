@@ -6,6 +6,10 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from triton.compiler import CompilationError
+
+from tests.cpu.fuzz.dtypes import INTEGERS, DType
+from tests.cpu.fuzz.versions import HISTOGRAM_TYPES
 
 
 @triton.jit
@@ -269,9 +273,15 @@ def masked_histogram(x, counts, n, B: tl.constexpr, BINS: tl.constexpr):
     tl.store(counts + tl.arange(0, BINS), tl.histogram(v, BINS, mask=o < n))
 
 
-def test_histogram_counts_what_the_mask_allows() -> None:
-    x, counts = torch.randint(0, 16, (128,), dtype=torch.int32), torch.empty(16, dtype=torch.int32)
-    masked_histogram[(1,)](x, counts, 100, B=128, BINS=16)
+@pytest.mark.parametrize("dtype", INTEGERS, ids=lambda dtype: dtype.name)
+def test_histogram_counts_what_the_mask_allows(dtype: DType) -> None:
+    x, counts = torch.randint(0, 16, (128,)), torch.empty(16, dtype=torch.int32)
+    if dtype not in HISTOGRAM_TYPES:
+        name = dtype.triton.removeprefix("tl.")
+        with pytest.raises(CompilationError, match=f"histogram only supports 32-bit integer input, but got {name}"):
+            masked_histogram[(1,)](x.to(dtype.torch), counts, 100, B=128, BINS=16)
+        return
+    masked_histogram[(1,)](x.to(dtype.torch), counts, 100, B=128, BINS=16)
     assert torch.equal(counts.long(), torch.bincount(x[:100], minlength=16))
 
 

@@ -8,11 +8,12 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from runtime.cpu import compat
 from runtime.cpu.graph import HostGraph
+from tests.cpu.fuzz import versions
 
+#: Where there are none, test_versions.py sees them refused.
 needs_block_pointers = pytest.mark.skipif(
-    not compat.HAS_BLOCK_POINTERS, reason="this Triton's front end has no block pointers"
+    not versions.holds(versions.BLOCK_POINTERS), reason="this Triton's front end has no block pointers"
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tests.cpu.fuzz import versions
 from tests.cpu.fuzz.builder import MAX_NUMEL, Builder, random_shape
 from tests.cpu.fuzz.dtypes import (
     BF16,
@@ -24,6 +25,7 @@ from tests.cpu.fuzz.dtypes import (
     summed,
 )
 from tests.cpu.fuzz.program import Stmt, Type
+from tests.cpu.fuzz.versions import HISTOGRAM_TYPES, holds
 
 ANY = (*FLOATS, *INTEGERS, BOOL)
 
@@ -154,18 +156,23 @@ def _ordered(g: Builder, name: str) -> str:
     return g.select(g.apply("eq", name, name), name, g.const(type_.dtype, -2.5))
 
 
+def _scanned(kind: str, dtype: DType) -> DType:
+    """Type in which a scan runs: here maxima of bf16 do in f32, the rest is the front end's choice."""
+    if kind == "max" or (kind == "sum" and holds(versions.BF16_WIDENS)):
+        dtype = F32 if dtype is BF16 else dtype
+    widens = kind == "sum" or (kind == "prod" and holds(versions.PRODUCTS_WIDEN))
+    return summed(dtype) if widens else dtype
+
+
 def scan(g: Builder) -> None:
     kind = g.rng.choice(["sum", "sum", "prod", "max", "affine"])
     name, type_ = _tensor(g, INTEGERS if kind in ("prod", "affine") else (*FLOATS, *INTEGERS))
     dtype, axis = type_.dtype, g.rng.randrange(len(type_.shape))
     if kind == "sum":
         name = _sometimes_tamed(g, name)
-    result = dtype
-    if kind == "sum":
-        result = F32 if dtype is BF16 else summed(dtype)
-    if kind == "max" and dtype is BF16:
-        name = g.cast(name, F32)
-        result = F32
+    result = _scanned(kind, dtype)
+    if kind == "max":
+        name = g.cast(name, result)
     args = (name, g.operand((dtype,), type_.shape)) if kind == "affine" else (name,)
     certain = all(a in g.certain for a in args) and not dtype.is_float
     attrs = {"kind": kind, "axis": axis, "reverse": g.chance(0.4)}
@@ -229,5 +236,7 @@ def sort(g: Builder) -> None:
 def histogram(g: Builder) -> None:
     shape, bins = random_shape(g.rng, 1), g.rng.choice([2, 8, 16, 64])
     index = g.index(shape, bins)
+    if g.types[index].dtype not in HISTOGRAM_TYPES:
+        index = g.cast(index, I32)
     mask = (g.mask(shape),) if g.chance(0.4) else ()
     g.emit("histogram", (index, *mask), Type("i32", (bins,)), bins=bins)

@@ -1,5 +1,7 @@
 """Where Triton's interpreter is wrong, each with the value that IEEE 754 or Triton's documentation asks for.
 
+What only some versions get wrong says so, in the words of `versions.py`.
+
 `TRITON_INTERPRET=1` has to be set before Triton is imported: `python -m tests.cpu.fuzz.ledger` prints what each kernel
 gives in this process as JSON; `tests/cpu/backend/test_interpreter_ledger.py` runs it both ways.
 """
@@ -14,6 +16,8 @@ from dataclasses import dataclass
 import torch
 import triton
 import triton.language as tl
+
+from tests.cpu.fuzz import versions
 
 INF, NAN = math.inf, math.nan
 N = 4
@@ -83,15 +87,25 @@ def exchange_alias(x, y, out, n: tl.constexpr):
     start = tl.program_id(0)
     a = start
     b = start
-    for i in range(start, start + 3):
+    for i in range(3):
         a = b
         b = i
     tl.store(out, a)
 
 
+@triton.jit
+def count_up(x, y, out, n: tl.constexpr):
+    for i in range(tl.load(x)):
+        tl.store(out + i, i + 1)
+
+
 @dataclass(frozen=True)
 class Entry:
-    """`right` is what out must hold, one number per element; `wrong` names who is wrong."""
+    """`right` is what out must hold, one number per element; `wrong` names who is wrong.
+
+    `wrong_with` (see versions.py) says with which versions; with others both are right. `refused_with` says with which
+    the front end takes no such kernel, and `refusal` what it says then.
+    """
 
     kernel: Callable
     x: torch.Tensor
@@ -100,6 +114,9 @@ class Entry:
     right: tuple[float, ...]
     why: str
     wrong: str = "interpreter"
+    wrong_with: tuple[str, ...] = versions.ALWAYS
+    refused_with: tuple[str, ...] = versions.NEVER
+    refusal: str = ""
 
 
 def _bf16(*values: float) -> torch.Tensor:
@@ -139,19 +156,25 @@ LEDGER: dict[str, Entry] = {
     ),
     "maximum-nan": Entry(
         maximum, torch.tensor([NAN, 1, NAN, 2]), torch.tensor([1, NAN, NAN, 1]), torch.float32, (1, 1, NAN, 2),
-        "propagates NaN although propagate_nan is NONE",
+        "propagates NaN although propagate_nan is NONE", wrong_with=versions.NAN_EXTREMES,
     ),
     "fma": Entry(
         fused, torch.tensor([1 + 2.0**-12] * 4), torch.tensor([1 + 2.0**-13] * 4), torch.float32,
-        (2.0**-12 + 2.0**-13 + 2.0**-25,) * 4, "rounds the product, too",
+        (2.0**-12 + 2.0**-13 + 2.0**-25,) * 4, "rounds the product, too", wrong_with=versions.ROUNDED_PRODUCT,
     ),
     "int-sum-wraps": Entry(
         total, torch.full((N,), 2**30, dtype=torch.int32), _NONE, torch.int32, (0, 0, 0, 0),
-        "raises OverflowError where a sum of integers to a scalar wraps",
+        "raises OverflowError where a sum of integers to a scalar wraps", wrong_with=versions.NO_WRAPPING_SUM,
     ),
     "histogram-of-i64": Entry(
         count, torch.tensor([0, 1, 3, 1]), _NONE, torch.int32, (1, 2, 0, 1),
         "counts in the type of the input, and raises or writes elements of another size",
+        refused_with=versions.HISTOGRAM_OF_32_BITS,
+        refusal="histogram only supports 32-bit integer input, but got int64",
+    ),
+    "loop-to-a-loaded-bound": Entry(
+        count_up, torch.full((N,), 4, dtype=torch.int32), _NONE, torch.int32, (1, 2, 3, 4),
+        "raises TypeError where a loop ends at a number that is no constant", wrong_with=versions.NO_RUN_TIME_BOUND,
     ),
     "names-of-one-value": Entry(
         exchange_alias, _NONE, _NONE, torch.int32, (1, 0, 0, 0),
@@ -160,17 +183,17 @@ LEDGER: dict[str, Entry] = {
 }  # fmt: skip
 
 
-def results() -> dict[str, list[float]]:
-    """What each kernel gives here; nothing where it raises."""
+def results() -> dict[str, list[float] | str]:
+    """What each kernel gives here: numbers, or the text of the error that it raises."""
     return {name: _result(entry) for name, entry in LEDGER.items()}
 
 
-def _result(entry: Entry) -> list[float]:
+def _result(entry: Entry) -> list[float] | str:
     out = torch.zeros(N, dtype=entry.out)
     try:
         entry.kernel[(1,)](entry.x.clone(), entry.y.clone(), out, n=N)
-    except Exception:  # the interpreter's own errors have no common class
-        return []
+    except Exception as error:  # the interpreter's own errors have no common class
+        return f"{type(error).__name__}: {error}"
     return [float(v) for v in out.tolist()]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.cpu.fuzz.dtypes import BF16, BOOL, F32, F64, FLOATS, I32, I64, INTEGERS, SIGNED, U32, U64, DType, promote
+from tests.cpu.fuzz.versions import BF16_WIDENS, holds
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Operation:
 
 
 MATH = (F32, F64)
+WIDENS = holds(BF16_WIDENS)
 BITS = (*INTEGERS, BOOL)
 OPERATIONS: dict[str, Operation] = {
     "add": Operation("{} + {}", (*FLOATS, *INTEGERS), mixes=True),
@@ -49,11 +51,11 @@ OPERATIONS: dict[str, Operation] = {
     "fma": Operation("tl.fma({}, {}, {})", MATH, 3),
     "sqrt": Operation("tl.sqrt({})", MATH, 1),
     "sqrt_rn": Operation("tl.sqrt_rn({})", (F32,), 1),
-    "maximum": Operation("tl.maximum({}, {})", (*FLOATS, *INTEGERS), widens=True),
-    "minimum": Operation("tl.minimum({}, {})", (*FLOATS, *INTEGERS), widens=True),
-    "maximum_nan": Operation("tl.maximum({}, {}, propagate_nan=tl.PropagateNan.ALL)", FLOATS, widens=True),
-    "minimum_nan": Operation("tl.minimum({}, {}, propagate_nan=tl.PropagateNan.ALL)", FLOATS, widens=True),
-    "clamp": Operation("tl.clamp({}, {}, {})", FLOATS, 3, widens=True),
+    "maximum": Operation("tl.maximum({}, {})", (*FLOATS, *INTEGERS), widens=WIDENS),
+    "minimum": Operation("tl.minimum({}, {})", (*FLOATS, *INTEGERS), widens=WIDENS),
+    "maximum_nan": Operation("tl.maximum({}, {}, propagate_nan=tl.PropagateNan.ALL)", FLOATS, widens=WIDENS),
+    "minimum_nan": Operation("tl.minimum({}, {}, propagate_nan=tl.PropagateNan.ALL)", FLOATS, widens=WIDENS),
+    "clamp": Operation("tl.clamp({}, {}, {})", FLOATS, 3, widens=WIDENS),
     **{name: Operation(f"tl.{name}({{}})", MATH, 1) for name in ("floor", "ceil", "exp", "exp2", "log", "log2")},
     **{name: Operation(f"tl.{name}({{}})", MATH, 1) for name in ("sin", "cos", "erf", "rsqrt")},
     **{name: Operation(f"libdevice.{name}({{}})", MATH, 1) for name in ("trunc", "rint", "round")},

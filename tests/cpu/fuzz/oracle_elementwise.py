@@ -22,6 +22,7 @@ from tests.cpu.fuzz.bounds import (
     two_roundings,
 )
 from tests.cpu.fuzz.dtypes import BF16, BOOL, F16, F64, DType
+from tests.cpu.fuzz.versions import MINUS_SUBTRACTS, holds
 
 Rule = Callable[..., Value]
 ELEMENTWISE: dict[str, Rule] = {}
@@ -87,10 +88,10 @@ def _fmod(dtype: DType, a: Value, b: Value) -> Value:
 
 
 def _neg(dtype: DType, a: Value) -> Value:
-    """Triton's minus is 0 - x: minus zero is plus zero."""
-    return (
-        _sub(dtype, exact(np.zeros((), dtype.storage)), a) if dtype.is_float else _wrapped(np.subtract, dtype, None, a)
-    )
+    """Where Triton's minus is 0 - x, minus zero is plus zero."""
+    if not dtype.is_float:
+        return _wrapped(np.subtract, dtype, None, a)
+    return _sub(dtype, exact(np.zeros((), dtype.storage)), a) if holds(MINUS_SUBTRACTS) else Value(-a.data, a.error)
 
 
 def _abs(dtype: DType, a: Value) -> Value:
