@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SETUP := $(VENV)/.setup
+# Measures what a busy neighbour does: nothing may run beside it.
+ALONE := tests/cpu/backend/test_contention.py
 
 .PHONY: setup demo test lint fast bench clean
 
@@ -24,7 +26,8 @@ fast: lint
 	$(BIN)/python -m pytest -q tests/unit tests/render/test_render.py
 
 test: lint
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 --ignore=$(ALONE)
+	$(BIN)/python -m pytest -q $(ALONE)
 
 # Ratios, kept and compared with the last runs; of one real size against the peers that STEPFORGE_PEER_* name.
 bench: setup
