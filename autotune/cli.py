@@ -234,6 +234,14 @@ def _selected(results: list[Result], target: str | None, kernels: list[str] | No
     return [result for result in found if not kernels or result.identity.kernel in kernels]
 
 
+def _some(command: str, folder: Path | None, target: str | None, kernels: list[str] | None) -> list[Result]:
+    """The results that a command asks for. Raises BadTuning if there are none."""
+    found = _selected(_read(folder), target, kernels)
+    if not found:
+        raise BadTuning(option=command, value=folder or data_folder(), allowed="it holds no such results")
+    return found
+
+
 @app.command()
 def show(folder: Folder = None, target: OnlyTarget = None, kernel: Kernels = None, as_json: AsJson = False) -> None:
     """List what was found: values, time against untuned and against the roofline, how many candidates were rejected."""
@@ -261,9 +269,7 @@ def export_command(
 ) -> None:
     """Write results into one file, for `import` on another machine or `codegen build --tuned FILE`."""
     with user_errors():
-        found = _selected(_read(folder), target, kernel)
-        if not found:
-            raise BadTuning(option="export", value=folder or data_folder(), allowed="it holds no such results")
+        found = _some("export", folder, target, kernel)
         _write(output, json.dumps({"results": [result.plain() for result in found]}, indent=1, sort_keys=True) + "\n")
     print(json.dumps({"written": len(found)})) if as_json else out.print(f"{len(found)} results in {output}")
 
@@ -343,8 +349,6 @@ def report(
     from autotune.report import page
 
     with user_errors():
-        found = _selected(_read(folder), target, kernel)
-        if not found:
-            raise BadTuning(option="report", value=folder or data_folder(), allowed="it holds no such results")
+        found = _some("report", folder, target, kernel)
         _write(output, page(found))
     print(json.dumps({"kernels": len(found)})) if as_json else out.print(f"{len(found)} kernels in {output}")

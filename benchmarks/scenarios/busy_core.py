@@ -11,9 +11,10 @@ from typing import Any
 
 from benchmarks import prepared
 from benchmarks.cpu_backend.neighbour import busy
+from runtime.bench.common import quiet
 from runtime.engine import Engine
 
-from .steps import Promise, answer, no_garbage_collection, prompt, spec_path
+from .steps import Promise, answer, prompt, spec_path
 
 STEPS, PROMPT, NEW = 1000, 16, 257
 MEDIAN_RATIO, STALL_RATIO = 2.5, 10.0
@@ -30,7 +31,7 @@ def measure(rounds: int, threads: int, details: dict[str, Any]) -> Iterator[Prom
     weights = prepared.random_weights(folder)
     cores = sorted(os.sched_getaffinity(0))[:2]
     turns: dict[int | None, list[list[float]]] = {core: [] for core in (None, *cores)}
-    with Engine(folder, weights, drafts=0, threads=threads, checkpoints=False) as engine, no_garbage_collection():
+    with Engine(folder, weights, drafts=0, threads=threads, checkpoints=False) as engine, quiet():
         answer(engine, prompt(0, PROMPT), NEW)
         for _ in range(rounds):
             for core, found in turns.items():
@@ -39,7 +40,7 @@ def measure(rounds: int, threads: int, details: dict[str, Any]) -> Iterator[Prom
                     found.append(_steps(engine))
     medians = {core: median(median(turn) for turn in found) for core, found in turns.items()}
     slowest = {core: median(max(turn) for turn in found) for core, found in turns.items()}
-    quiet = medians[None]
+    alone = medians[None]
     for core in turns:
         name = "quiet" if core is None else f"core {core} busy"
         details[name] = {
@@ -48,9 +49,9 @@ def measure(rounds: int, threads: int, details: dict[str, Any]) -> Iterator[Prom
             "turns": [{"median_ms": 1e3 * median(turn), "slowest_ms": 1e3 * max(turn)} for turn in turns[core]],
         }
     for core in cores:
-        yield Promise(f"core {core} busy: the median step, in quiet ones", medians[core] / quiet, MEDIAN_RATIO, False)
+        yield Promise(f"core {core} busy: the median step, in quiet ones", medians[core] / alone, MEDIAN_RATIO, False)
         name = f"core {core} busy: the slowest of {STEPS} steps, in quiet medians"
-        yield Promise(name, slowest[core] / quiet, STALL_RATIO, False)
+        yield Promise(name, slowest[core] / alone, STALL_RATIO, False)
 
 
 def _steps(engine: Engine) -> list[float]:

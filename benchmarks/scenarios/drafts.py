@@ -9,13 +9,14 @@ from typing import Any
 
 from benchmarks import prepared
 from dsl import load_spec
+from runtime.bench.common import quiet
 from runtime.drafter import Drafter
 from runtime.engine import Engine
 from runtime.package import open_package
 from runtime.traffic import Shape, step_launches
 
 from .perfect_drafts import perfect_drafts
-from .steps import Promise, answer, no_garbage_collection, prompt, spec_path
+from .steps import Promise, answer, prompt, spec_path
 
 DRAFTS, PROMPT, NEW, MTP_NEW = 3, 64, 65, 129
 VERIFY_RATIO, MTP_RATIO = 1.4, 2.3
@@ -40,7 +41,7 @@ def verify_cost(rounds: int, threads: int, details: dict[str, Any]) -> Promise:
     weights = prepared.random_weights(folder)
     with (
         Engine(folder, weights, drafts=DRAFTS, drafter="lookup", threads=threads, checkpoints=False) as engine,
-        no_garbage_collection(),
+        quiet(),
     ):
         steps: dict[int, list[float]] = {0: [], DRAFTS: []}
         for number in range(-1, rounds):
@@ -68,7 +69,7 @@ def mtp_gain(rounds: int, threads: int, details: dict[str, Any]) -> Promise:
             stack.enter_context(Engine(package, weights, drafts=drafts, threads=threads, checkpoints=False))
             for drafts in (0, DRAFTS)
         )
-        stack.enter_context(no_garbage_collection())
+        stack.enter_context(quiet())
         speeds: dict[int, list[float]] = {0: [], DRAFTS: []}
         for number in range(-1, rounds):
             ids = prompt(number, PROMPT)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -70,17 +67,6 @@ def answer(engine: Engine, ids: list[int], new_tokens: int) -> Timed:
     proposed = sum(proposed for _, proposed in counts)
     share = sum(accepted for accepted, _ in counts) / proposed if proposed else 1.0
     return Timed(list(request.output), steps, len(request.output) - early, share)
-
-
-@contextmanager
-def no_garbage_collection() -> Iterator[None]:
-    """None inside."""
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def spec_path(name: str) -> Path:

@@ -9,18 +9,7 @@ from dsl.spec import Mamba2Spec
 
 MAX_STOP_TOKENS = 8
 MAX_BIASES = 64  # of a request: each is compared with every token of a row
-SHORT_CHUNKS = (
-    1,
-    4,
-    16,
-    32,
-    64,
-    96,
-    128,
-    192,
-    256,
-    384,
-)  # rows of prefill graphs; many, as padded rows take their time
+SHORT_CHUNKS = (1, 4, 16, 32, 64, 96, 128, 192, 256, 384)  # rows of prefill graphs: padded ones take time too
 MAX_PREFILL_SLOTS = 8  # prompts of a prefill launch: more would have few tokens each, and add empty programs
 
 
