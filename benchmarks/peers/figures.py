@@ -10,7 +10,7 @@ from enum import StrEnum
 class Ask:
     """`batch` different prompts of `prompt` random ids, each answered greedily with exactly `new` tokens.
 
-    seed: of the prompts; no two runs share one, so no prefix cache can help.
+    seed: of the prompts; no two runs share one, of whatever figure, so no prefix cache can help.
     """
 
     prompt: int

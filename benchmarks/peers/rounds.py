@@ -71,15 +71,16 @@ def measure(
         progress(f"warming up {side.name}")
         for figure in figures:
             if can_answer(side, figure):
-                side.ask(replace(ASKS[figure], seed=0))
+                side.ask(replace(ASKS[figure], seed=list(Figure).index(figure)))
     for number in range(rounds):
         for figure in figures:
+            seed = (1 + number) * len(Figure) + list(Figure).index(figure)
             answering = [side for side in sides if can_answer(side, figure)]
             for side in answering[:: 1 if number % 2 == 0 else -1]:
                 progress(f"round {number + 1} of {rounds}: {figure} of {side.name}")
                 beside = figure is Figure.DECODE and side is sides[0]
                 before = _bandwidth(meter, found.step_bytes) if beside else 0.0
-                _once(found, [*sides, meter], side, figure, 1 + number)
+                _once(found, [*sides, meter], side, figure, seed)
                 if beside:
                     found.bandwidth.append((before + _bandwidth(meter, found.step_bytes)) / 2)
     return found

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import json
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -72,9 +74,23 @@ def test_rounds_are_interleaved_in_changing_order_with_the_bandwidth_around_ours
 
 
 def test_no_two_runs_of_a_side_share_a_prompt(no_rest: None) -> None:
-    _, log = run({"ours": 1.0}, [Figure.PREFILL], 4)
+    _, log = run({"ours": 1.0}, list(Figure), 4)
     seeds = [ask.seed for name, ask in log if name == "ours"]
-    assert len(set(seeds)) == len(seeds) == 5
+    assert len(set(seeds)) == len(seeds) == 5 * len(Figure)
+
+
+def test_both_calls_of_a_difference_have_prompts_of_their_own() -> None:
+    script = (
+        "import json; from serve import by_difference, prompts; calls = []\n"
+        "asked = prompts({'prompt': 64, 'batch': 2, 'seed': 3})\n"
+        "by_difference(lambda asked, new: calls.append((asked, new)))(asked, 9)\n"
+        "print(json.dumps(calls))"
+    )
+    (first, one), (second, all_of_them) = json.loads(
+        subprocess.run([sys.executable, "-c", script], cwd=WORKERS, capture_output=True, check=True).stdout
+    )
+    assert (one, all_of_them) == (1, 9) and sorted(map(sorted, first)) == sorted(map(sorted, second))
+    assert not {prompt[0] for prompt in first} & {prompt[0] for prompt in second}
 
 
 def test_ratios_say_how_many_times_as_fast_we_are(no_rest: None) -> None:

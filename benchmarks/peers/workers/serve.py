@@ -39,13 +39,16 @@ def timed(call: Callable[[], Any]) -> float:
 
 
 def by_difference(generate: Callable[[list[list[int]], int], Any]) -> Generate:
-    """For libraries that tell no times: the first token by a call for one, the rest by one for all less that."""
+    """For libraries that tell no times: the first token by a call for one, the rest by one for all less that.
+
+    The second call has the prompts reversed: one that keeps prefixes would not prefill the same ones again.
+    """
 
     def measured(asked: list[list[int]], new: int) -> tuple[float, float, int]:
         first = timed(lambda: generate(asked, 1))
         if new == 1:
             return first, 0.0, 0
-        whole = timed(lambda: generate(asked, new))
+        whole = timed(lambda: generate([prompt[::-1] for prompt in asked], new))
         return first, whole - first, len(asked) * (new - 1)
 
     return measured
