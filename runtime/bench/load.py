@@ -85,7 +85,10 @@ class Step:
 
 @dataclass
 class Run:
-    """The traffic through one engine. waits: seconds until a slot was given first; prefill_us: of all its chunks."""
+    """The traffic through one engine. waits: seconds until a slot was given first; prefill_us: of all its chunks.
+
+    alone: microseconds of steps of the whole budget with nothing beside them, once the traffic is over.
+    """
 
     budget: int | None
     requests: list[tuple[Arrival, Request]] = field(default_factory=list)
@@ -96,6 +99,7 @@ class Run:
     restored: int = 0
     preemptions: int = 0
     leaks: list[str] = field(default_factory=list)
+    alone: list[float] = field(default_factory=list)
 
 
 def run_load(model: Model, options: LoadOptions, progress: Progress = print) -> dict[str, Any]:
@@ -201,6 +205,8 @@ def _serve(model: Model, arrivals: Sequence[Arrival], budget: int | None, deadli
         run.prefilled, run.restored = counters.prefilled_tokens - prefilled, counters.restored_tokens - restored
         run.preemptions = counters.preemptions
         run.leaks = list(leaks(engine))
+        if budget is not None:
+            run.alone = list(_alone(engine, budget))
     return run
 
 
@@ -254,6 +260,17 @@ def _step(engine: Engine, clock: ReplayClock) -> Step:
 
 def _decoded(engine: Engine) -> int:
     return sum(map(sum, engine.scheduler.counters.accepted.values()))
+
+
+def _alone(engine: Engine, budget: int) -> Iterator[float]:
+    """Steps that prefill exactly `budget` tokens of one prompt and do nothing else, once nothing is kept any more."""
+    clock, limits = ReplayClock(engine), engine.scheduler.executor.limits
+    start = tuple(ByteTokenizer(engine.package.plan.specials).encode(b""))
+    engine.submit(list(start + _words(Random(budget), limits.max_context // 2)), max_new_tokens=1)
+    while engine.busy:
+        step = _step(engine, clock)
+        if step.tokens == budget and not step.begins:
+            yield step.microseconds
 
 
 def leaks(engine: Engine) -> Iterator[str]:
@@ -323,9 +340,11 @@ def _budget_figures(
     runs: Sequence[Run], steps: Sequence[Step], decode_us: dict[int, float], free_us: float
 ) -> dict[str, Any]:
     """One budget. budget_us: its tokens at free_us each, the speed without a budget; extra_us: a step with prefill,
-    less one that only decodes as many slots; budget_share: extra_us / budget_us; host_us: of those steps, no graphs.
+    less one that only decodes as many slots; budget_share: extra_us / budget_us; alone_us: a step of its tokens with
+    nothing beside them, alone_share: extra_us / the median of that; host_us: of steps with prefill, without graphs.
     """
     us_per_token = _prefill_us_per_token(runs)
+    alone = percentiles([microseconds for run in runs for microseconds in run.alone])
     budget_us = math.nan if runs[0].budget is None else runs[0].budget * free_us
     prefilling = [step for step in steps if step.chunks]
     extra = [step.microseconds - decode_us.get(step.slots, 0.0) for step in prefilling]
@@ -337,6 +356,8 @@ def _budget_figures(
         "steps_that_only_decode": sum(step.decodes_only for step in steps),
         "extra_us": percentiles(extra),
         "budget_share": percentiles([microseconds / budget_us for microseconds in extra]),
+        "alone_us": alone,
+        "alone_share": percentiles([microseconds / alone["p50"] for microseconds in extra]),
         "host_us": percentiles([step.microseconds - step.replay_us for step in prefilling]),
         "prefill_tokens_per_s": 1e6 / us_per_token,
         "throughput_share": free_us / us_per_token,

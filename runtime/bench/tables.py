@@ -157,6 +157,7 @@ def load_tables(figures: Figures) -> Iterable[Table]:
         ("time of the budget's tokens µs", [_number(row["budget_us"]) for row in budgets]),
         *_spread("more than decode µs", [row["extra_us"] for row in budgets]),
         *_spread("of the budget's time", [row["budget_share"] for row in budgets], 2),
+        *_spread("of so many tokens alone", [row["alone_share"] for row in budgets], 2),
         *_spread("host µs", [row["host_us"] for row in budgets]),
         ("prefill tokens/s", [_number(row["prefill_tokens_per_s"]) for row in budgets]),
         ("of that without a budget", [f"{row['throughput_share']:.0%}" for row in budgets]),
