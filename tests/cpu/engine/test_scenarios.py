@@ -18,10 +18,12 @@ from runtime.bench import (
     DraftsOptions,
     LoadOptions,
     Model,
+    StartupOptions,
     run_chat,
     run_cost,
     run_drafts,
     run_load,
+    run_startup,
 )
 from runtime.bench.drafts import _row
 from runtime.bench.load import leaks
@@ -38,6 +40,8 @@ LOAD = LoadOptions(
 )  # fmt: skip
 DRAFTS = DraftsOptions(prompt_tokens=20, new_tokens=20, requests=1, rounds=2)
 COST = CostOptions(steps=40, contexts=(16,), resumes=3, batches=2, prompts=(20, 61))
+
+STARTUP = StartupOptions(rounds=1, prompt_tokens=12, new_tokens=3)
 
 
 def silent(_: str) -> None:
@@ -156,8 +160,33 @@ def test_auto_is_compared_with_the_best_fixed_number_round_by_round():
     assert _row({"no drafter": [10.0], "1": [5.0], "auto": [12.0]})["auto_to_best"] == 1.2
 
 
-def test_figures_can_be_read_by_people_and_programs(chat, load, cost, drafts, capsys):
-    for name, figures in {"chat": chat, "load": load, "cost": cost, "drafts": drafts}.items():
+@pytest.fixture(scope="module")
+def startup(package, weights, tmp_path_factory):
+    path = tmp_path_factory.mktemp("startup") / "weights.safetensors"
+    save_file(weights, path)
+    return run_startup(Model(package, path, drafts=3), STARTUP, silent)
+
+
+def test_every_start_is_a_process_that_answers(startup):
+    assert len(startup["warm_s"]["all"]) == STARTUP.rounds
+    for row in (startup["first"], startup["warm"]):
+        assert row["load_s"] > 0 and row["first_token_s"] > 0
+        assert 0 < row["steady_mib"] <= row["peak_mib"] and row["imported_mib"] > 50  # torch is imported before
+    assert startup["allowed_mib"] == startup["weights_mib"] * 1.25 + 100
+
+
+def test_a_start_says_why_it_cannot_be_measured(package, weights, tmp_path):
+    with pytest.raises(BenchUnavailable, match="not in a file"):
+        run_startup(Model(package, weights), STARTUP, silent)
+    with pytest.raises(BenchUnavailable, match="context"):
+        run_startup(Model(package, tmp_path / "absent"), replace(STARTUP, prompt_tokens=10**6), silent)
+    with pytest.raises(BenchUnavailable, match="absent"):
+        run_startup(Model(package, tmp_path / "absent"), STARTUP, silent)
+
+
+def test_figures_can_be_read_by_people_and_programs(chat, load, cost, drafts, startup, capsys):
+    found = {"chat": chat, "load": load, "cost": cost, "drafts": drafts, "startup": startup}
+    for name, figures in found.items():
         assert json.loads(json.dumps(runtime.cli._finite(figures), allow_nan=False))["scenario"] == name
         show(name, figures)
         shown = capsys.readouterr().out
