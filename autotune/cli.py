@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from autotune.scenes import DECODE, in_order
 from codegen.errors import BadTuning, CodegenError, TunedUnusable, TunerMissing
 from codegen.lower import TARGETS
 from codegen.package import MANIFEST, SPEC
@@ -192,20 +193,20 @@ def _microseconds(result: Result, scene: str) -> tuple[str, str]:
     if not times:
         return "", ""
     share = f"{bound['seconds'] / times['tuned']:.0%}" if bound and bound["seconds"] else ""
-    return f"{times['tuned'] * 1e6:.1f}", share
+    return f"{scene} {times['tuned'] * 1e6:.1f}", share
 
 
 def _table(title: str, results: list[Result]) -> Table:
     table = Table(title=title, title_justify="left")
     table.add_column("kernel", overflow="fold")
     table.add_column("values", overflow="fold")
-    for name in ("of untuned", "noise", "decode µs", "of roofline", "tried", "rejected"):
+    for name in ("of untuned", "noise", "µs", "of roofline", "tried", "rejected"):
         table.add_column(name, justify="right")
     table.add_column("kind")
     for result in results:
         trials = result.detail.get("trials", [])
         rejected = sum(trial["state"] == "rejected" for trial in trials)
-        scene = next(iter(result.detail.get("scenes", {})), "decode")
+        scene = next(iter(in_order(result.detail.get("scenes", {}))), DECODE)
         noise = f"{result.detail.get('noise', 0.0):.1%}"
         tried = f"{len(trials)}/{result.detail.get('space', '?')}"
         row = (escape(result.identity.kernel), escape(_values(result)), f"{result.ratio:.3f}", noise)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from autotune.scenes import in_order
 from codegen.render import environment
 from codegen.tunables import plain
 from codegen.tuned import MEASURED, Result
@@ -75,7 +76,8 @@ def _group(target: str, device: str, kind: str, results: list[Result]) -> Group:
 
 def _weight(result: Result) -> float:
     """Seconds of a plain step that the kernel takes."""
-    first = next(iter(result.detail.get("scenes", {}).values()), {"tuned": 0.0})
+    scenes = result.detail.get("scenes", {})
+    first = next((scenes[name] for name in in_order(scenes)), {"tuned": 0.0})
     return float(result.detail.get("launches", 1) * first["tuned"])
 
 
@@ -83,7 +85,8 @@ def _row(result: Result) -> Row:
     trials = result.detail.get("trials", [])
     rejected = [(_text(trial["values"]), trial["why"]) for trial in trials if trial["state"] == "rejected"]
     bounds = result.detail.get("roofline", {})
-    bars = (_bar(name, times, bounds.get(name, {})) for name, times in result.detail.get("scenes", {}).items())
+    scenes = result.detail.get("scenes", {})
+    bars = (_bar(name, scenes[name], bounds.get(name, {})) for name in in_order(scenes))
     noise = result.detail.get("noise", 0.0)
     faster = f"{result.ratio:.3f} of the untuned time, noise {noise:.1%}"
     return Row(

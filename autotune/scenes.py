@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from codegen.plan import Kernel, Launch, Limits, Plan, Section
@@ -54,6 +54,12 @@ def scenes_of(plan: Plan, kernel: Kernel) -> list[Scene]:
 def timed_scenes(plan: Plan, kernel: Kernel) -> list[Scene]:
     """The scenes that count."""
     return [scene for scene in scenes_of(plan, kernel) if scene.weight]
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Names of timed scenes, that of a plain step first; files of results have them by the alphabet."""
+    known = list(WEIGHTS)
+    return sorted(names, key=lambda name: (known.index(name) if name in known else len(known), name))
 
 
 def _scenes(plan: Plan, kernel: Kernel) -> Iterator[Scene]:

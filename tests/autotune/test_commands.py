@@ -101,6 +101,14 @@ def test_results_can_be_carried_to_another_folder_and_compared(
     assert "1 of 2 kernels differ" in autotune("diff", folder, file, code=1).stdout
 
 
+def test_tables_show_the_plain_step(tuned: tuple[Path, dict[str, Any]]) -> None:
+    """Files have scenes by the alphabet, and a batch before a decode."""
+    folder, _ = tuned
+    shown = autotune("show", "--folder", folder).stdout
+    for result in json.loads(autotune("show", "--folder", folder, "--json").stdout)["results"]:
+        assert f"decode {result['detail']['scenes']['decode']['tuned'] * 1e6:.1f}" in shown
+
+
 class Links(HTMLParser):
     """Every tag that is opened, and everything that a page would load."""
 
