@@ -15,6 +15,8 @@ from runtime.engine import Engine
 from runtime.package import Package, open_package
 from tests.autotune.test_tuned_plans import last_values
 from tests.cpu.engine.toys import Ask, agreeing_weights, drain, draw_ask, write_toy
+from tests.state.driver import Driver
+from tests.state.subject import toy as subject_of_states
 
 CACHE = Path(__file__).resolve().parents[2] / "build" / "test-kernels"
 PROMPT = tuple(b"pack my box with five dozen liquor jugs")
@@ -62,3 +64,12 @@ def test_a_tuned_build_resumes_from_what_an_untuned_one_saved(
         drain(engine)
         assert again.restored_position == len(PROMPT)
         assert again.output == first.output
+
+
+def test_the_state_machine_finds_nothing_in_tuned_kernels() -> None:
+    """Everything an engine can be asked to do, with drawn tunables, against cold answers of the defaults."""
+    driver = Driver(subject_of_states(tuned=1))
+    for seed in range(12):
+        failure = driver.run(seed, 50)
+        assert failure is None, f"seed {seed} of `python -m tests.state --tuned 1`: {failure.error!r}"
+    assert driver.tally.runs == 12 and driver.tally.tokens > 500

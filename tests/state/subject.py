@@ -36,11 +36,18 @@ class Subject:
 
 
 @cache
-def toy() -> Subject:
-    """The toy, with layers so quiet that its drafter is right about every other time, up to all drafts at once."""
+def toy(tuned: int | None = None) -> Subject:
+    """The toy, with layers so quiet that its drafter is right about every other time, up to all drafts at once.
+
+    tuned: seed of tunables that its engines run with; what is cold runs with the defaults even then.
+    """
     torch.set_num_threads(1)
     spec = toy_spec()
-    return Subject(write_toy(_folder() / "package", KERNELS, spec), agreeing_weights(spec, STRENGTH))
+    subject = Subject(write_toy(_folder() / "package", KERNELS, spec, None), agreeing_weights(spec, STRENGTH))
+    if tuned is not None:
+        subject.package = write_toy(_folder() / "package", KERNELS, spec, tuned)
+        assert subject.package.numerics_sha256 == subject.cold.package.numerics_sha256
+    return subject
 
 
 def _folder() -> Path:

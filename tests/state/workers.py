@@ -25,10 +25,10 @@ class Portion:
     text: str = ""
 
 
-def work(first: int, count: int, operations: int) -> Portion:
+def work(first: int, count: int, operations: int, tuned: int | None) -> Portion:
     """Runs from seed `first` on, until one differs."""
     global _driver
-    _driver = _driver or Driver(toy())
+    _driver = _driver or Driver(toy(tuned))
     _driver.tally = Tally()
     for seed in range(first, first + count):
         failure = _driver.run(seed, operations)
@@ -38,9 +38,9 @@ def work(first: int, count: int, operations: int) -> Portion:
     return Portion(_driver.tally.as_dict())
 
 
-def portions(runs: int, operations: int, seed: int, jobs: int) -> Iterator[Portion]:
+def portions(runs: int, operations: int, seed: int, jobs: int, tuned: int | None = None) -> Iterator[Portion]:
     """All runs, as they get ready. Leaving the loop ends those that have not begun."""
-    starts = [(at, min(PORTION, seed + runs - at), operations) for at in range(seed, seed + runs, PORTION)]
+    starts = [(at, min(PORTION, seed + runs - at), operations, tuned) for at in range(seed, seed + runs, PORTION)]
     if jobs == 1:
         yield from (work(*start) for start in starts)
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from torch import Tensor
 
 from codegen.lower import lower
 from codegen.package import write_package
+from codegen.plan import Plan
+from codegen.tunables import Value
 from dsl.reference.weights import random_weights
 from dsl.spec import ModelSpec
 from runtime.checkpoints.checkpoint import Checkpoint
@@ -21,6 +24,9 @@ from runtime.engine import Engine
 from runtime.layouts import read_entries
 from runtime.package import Package, open_package
 from runtime.request import Request
+
+# Seed of the tunables of all toys: `STEPFORGE_TUNED_TOYS=1 python -m pytest tests/cpu/engine` tests tuned kernels.
+TUNED = int(os.environ["STEPFORGE_TUNED_TOYS"]) if "STEPFORGE_TUNED_TOYS" in os.environ else None
 
 MIXERS: dict[str, Any] = {
     "mamba": {
@@ -87,12 +93,25 @@ def agreeing_weights(spec: ModelSpec, strength: float = 0.25) -> dict[str, Tenso
     return weights
 
 
-def write_toy(folder: Path, cache: Path, spec: ModelSpec) -> Package:
-    """Render a toy into `folder`, with its kernel cache in `cache`: packages whose kernels are equal share them."""
-    write_package([lower(spec, "cpu")], folder, spec, "toy.yaml")
+def write_toy(folder: Path, cache: Path, spec: ModelSpec, tuned: int | None = TUNED) -> Package:
+    """Render a toy into `folder`, with its kernel cache in `cache`: packages whose kernels are equal share them.
+
+    tuned: seed of tunables drawn for it, None for the defaults.
+    """
+    plan = lower(spec, "cpu")
+    if tuned is not None:
+        plan = lower(spec, "cpu", drawn_tunables(plan, tuned))
+    write_package([plan], folder, spec, "toy.yaml")
     cache.mkdir(parents=True, exist_ok=True)
     (folder / "cache").symlink_to(cache)
     return open_package(folder)
+
+
+def drawn_tunables(plan: Plan, seed: int) -> dict[str, dict[str, Value]]:
+    """A value for every tunable that changes no bit, of every kernel: what tuning might find, by chance instead."""
+    rng = Random(seed)
+    drawn = {k.name: {t.name: rng.choice(t.values) for t in k.tunables if not t.changes_bits} for k in plan.kernels}
+    return {name: values for name, values in drawn.items() if values}
 
 
 def with_interval(package: Package, interval: int | None) -> Package:
