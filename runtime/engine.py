@@ -385,6 +385,8 @@ class Engine:
                 shown += len(new)
                 if new:
                     yield Piece(text.push(request.spoken(new), request.finished), tuple(new))
+            if request.error is not None:
+                raise request.error
             if rest := text.push((), final=True):
                 yield Piece(rest, ())
         finally:
@@ -414,6 +416,8 @@ class Engine:
             requests = [self.submit(prompt, **options) for prompt in prompts]  # type: ignore[arg-type]
             while not all(request.finished for request in requests):
                 self.step()
+                if error := next((request.error for request in requests if request.error is not None), None):
+                    raise error
         except BaseException:
             for request in self.scheduler.unfinished():
                 if request.id >= first:

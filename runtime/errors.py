@@ -339,6 +339,13 @@ class GrammarHasOneState(RuntimeStateError):
     template = "request {request} has a grammar, whose matcher has one state: submit its text anew instead of a {what}"
 
 
+class GrammarFailed(RuntimeStateError):
+    """A matcher raised an exception. Its request ends with reason "error"; others go on."""
+
+    code = "grammar-failed"
+    template = "the grammar of request {request} raised {detail}; the request ended, others go on"
+
+
 class EngineInUse(RuntimeStateError):
     """The engine was called by somebody else than the front that owns it."""
 

@@ -75,7 +75,7 @@ class AsyncFront:
 
         As Engine.stream: a prompt is submitted when the first piece is asked for; a request has its own options. Ends
         like that when the request is cancelled or late: see its finish_reason. Raises what `submit` raises, the error
-        of a step, or EngineClosed.
+        of a step or of the request, or EngineClosed.
         """
         if isinstance(prompt, Request) and options:
             raise BadOption(option=", ".join(options), value=options, allowed="only with a prompt, not a request")
@@ -322,7 +322,7 @@ class Worker:
         """Send what is new of these requests to those who listen: one call per event loop."""
         letters: dict[Loop, list[tuple[Listener, News, Request]]] = {}
         for request in requests:
-            error = self.errors.get(request)
+            error = self.errors.get(request) or request.error
             end = End(request.finish_reason, error) if request.finished or error is not None else None
             for listener in self.open.get(request, ()):
                 news = News(request.tokens[listener.shown :], end)

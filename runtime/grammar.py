@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from torch import Tensor
 
-from runtime.errors import BadOption
+from runtime.errors import BadOption, GrammarFailed
 
 ALL_TOKENS = -1  # a word with all bits set
 
@@ -37,6 +38,15 @@ def check_matcher(matcher: object) -> None:
     if missing:
         allowed = f"a matcher like xgrammar's; this has no {', '.join(missing)}"
         raise BadOption(option="grammar", value=type(matcher).__name__, allowed=allowed)
+
+
+@contextmanager
+def asking_grammar_of(request: int) -> Iterator[None]:
+    """Inside, a matcher is called: what it raises is raised as GrammarFailed."""
+    try:
+        yield
+    except Exception as error:
+        raise GrammarFailed(request=request, detail=f"{type(error).__name__}: {error}") from error
 
 
 def fill_masks(matcher: Matcher, masks: Tensor, drafts: Sequence[int]) -> None:

@@ -14,7 +14,15 @@ from torch import Tensor
 
 from runtime.checkpoints.checkpoint import Checkpoint, Key
 from runtime.checkpoints.retention import PrefixHash
-from runtime.errors import BadOption, NotTokenIds, PromptEmpty, PromptTooLong, TokenOutOfRange, TooManyStopTokens
+from runtime.errors import (
+    BadOption,
+    NotTokenIds,
+    PromptEmpty,
+    PromptTooLong,
+    RuntimeStateError,
+    TokenOutOfRange,
+    TooManyStopTokens,
+)
 from runtime.grammar import Matcher
 from runtime.logprobs import Logprobs
 from runtime.plan import Limits
@@ -59,10 +67,10 @@ class Request:
     """One request. tokens: prompt, then output.
 
     engine: the one it was submitted to. finish_reason: once finished, "stop", "limit", "grammar" (nothing may come),
-    "cancelled", "deadline" or "error". restored_position: tokens taken from a checkpoint at its last admission.
-    prefilled_tokens: processed as a prompt, so far. recomputed_tokens: those of them that had been processed before, by
-    whomever, for want of a checkpoint. accepted[K][n]: steps that verified K drafts and accepted n tokens; drawn:
-    tokens sampled by begin.
+    "cancelled", "deadline" or "error". error: why it alone ended in one. restored_position: tokens taken from a
+    checkpoint at its last admission. prefilled_tokens: processed as a prompt, so far. recomputed_tokens: those of them
+    that had been processed before, by whomever, for want of a checkpoint. accepted[K][n]: steps that verified K drafts
+    and accepted n tokens; drawn: tokens sampled by begin.
     Times are time.perf_counter seconds.
 
     What the scheduler keeps here: points: positions whose checkpoint is kept, beyond grid and prompt end, asked,
@@ -78,6 +86,7 @@ class Request:
     engine: Any
     progress: Progress = Progress.WAITING
     finish_reason: str | None = None
+    error: RuntimeStateError | None = None
     restored_position: int = 0
     prefilled_tokens: int = 0
     recomputed_tokens: int = 0

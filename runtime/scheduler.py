@@ -16,9 +16,9 @@ from runtime.checkpoints.cache import PrefixCache
 from runtime.checkpoints.checkpoint import Checkpoint
 from runtime.checkpoints.tiers import Tiers
 from runtime.emission import Emitter
-from runtime.errors import ResumeDiffers, StepCorrupt
+from runtime.errors import GrammarFailed, ResumeDiffers, StepCorrupt
 from runtime.executor import Executor, GraphKey, Phase
-from runtime.grammar import follow
+from runtime.grammar import asking_grammar_of, follow
 from runtime.graphs import Graph
 from runtime.logprobs import logprobs
 from runtime.observe.canary import Canary
@@ -167,17 +167,18 @@ class Scheduler:
         """The tokens after what was prefilled or restored."""
         if not self.seats.decoding:
             self.drafted = self.drafts
+        seats = self._masked(seats, 0, begins=True)
+        if not seats:
+            return
         if self.executor.drafting:
             for seat in seats:
                 self.admission.make_room(seat, seat.committed_len + max(self.drafted - 1, 0))
-        for seat in seats:
-            if (matcher := seat.request.options.grammar) is not None:
-                if seat.request.pending:
-                    matcher.rollback(1)
-                self.executor.mask(seat.slot, matcher, 0)
         tokens = self.executor.begin([seat.slot for seat in seats], self.drafted)
         for seat, token in zip(seats, tokens, strict=True):
-            self._begun(seat, token, emitted)
+            try:
+                self._begun(seat, token, emitted)
+            except GrammarFailed as error:
+                self._fail(seat, error)
 
     def _begun(self, seat: Seat, token: int, emitted: Emitted) -> None:
         """A first token: a new one, or once more the one that a resumed request has."""
@@ -192,7 +193,8 @@ class Scheduler:
             self._check_again(request, token)
             seat.text.append(token)
             if request.options.grammar is not None:
-                follow(request.options.grammar, [token])
+                with asking_grammar_of(request.id):
+                    follow(request.options.grammar, [token])
             return
         _, ended = self._ends(request, [token])
         if request.first_token_at is None:
@@ -203,6 +205,25 @@ class Scheduler:
         request.drawn += 1
         self._report(seat, seat.committed_len, [token], emitted)
         self._finish_if_due(seat, token, ended)
+
+    def _masked(self, seats: list[Seat], num_drafts: int, begins: bool = False) -> list[Seat]:
+        """Those whose grammar has said what may come next, and those without one. begins: no draft is there yet."""
+        seats = seats[:]  # of which some may leave
+        for seat in seats:
+            if (matcher := seat.request.options.grammar) is not None:
+                try:
+                    with asking_grammar_of(seat.request.id):
+                        if begins and seat.request.pending:
+                            matcher.rollback(1)
+                        self.executor.mask(seat.slot, matcher, num_drafts)
+                except GrammarFailed as error:
+                    self._fail(seat, error)
+        return [seat for seat in seats if not seat.request.finished]
+
+    def _fail(self, seat: Seat, error: GrammarFailed) -> None:
+        """End one request alone; nothing more of it is saved."""
+        seat.request.error = error
+        self._end(seat.request, "error")
 
     def _check_again(self, request: Request, token: int) -> None:
         if token != request.tokens[-1]:
@@ -232,13 +253,13 @@ class Scheduler:
             verify = self.drafts if self.drafts <= verify else 0  # so that few graphs do: K to K, and 0 to K
         drafts = self.drafts
         rows = verify + (drafts if drafts > 1 else 1)
+        if not (seats := self._masked(seats, verify)):
+            return
         for seat in seats:
             if seat.committed_len + rows > seat.room:
                 self.admission.make_room(seat, seat.committed_len + rows)
             if seat.next_due <= seat.committed_len:
                 self.emitter.arm(seat)
-            if seat.request.options.grammar is not None:
-                self.executor.mask(seat.slot, seat.request.options.grammar, verify)
         slots = [seat.slot for seat in seats]
         graph, views = self._graph(slots, verify, drafts), self.executor.views
         views["slot_idx"][:] = self._step_row
@@ -301,7 +322,11 @@ class Scheduler:
         request = seat.request
         if seat.emit is not None:
             self.emitter.emitted(seat)
-        tokens, ended = self._ends(request, tokens)
+        try:
+            tokens, ended = self._ends(request, tokens)
+        except GrammarFailed as error:
+            self._fail(seat, error)
+            return
         start = seat.state_len = seat.committed_len
         seat.committed_len += len(tokens)
         request.tokens += tokens
@@ -320,7 +345,8 @@ class Scheduler:
         """New tokens up to the one that ends the answer for a reason that the kernels do not know, and the reason."""
         options, ended = request.options, None
         if options.grammar is not None:
-            count, ended = follow(options.grammar, tokens)
+            with asking_grammar_of(request.id):
+                count, ended = follow(options.grammar, tokens)
             tokens = tokens[:count]
             if tokens[-1] in request.stops and request.output_len + count <= options.sampling.min_tokens:
                 ended = "grammar"  # nothing else was left
