@@ -93,6 +93,13 @@ class WeightsChanged(RuntimeStateError):
     template = "{path} has changed without a new time of change; touch it, or pass layout_cache=False"
 
 
+class WeightsChanging(RuntimeStateError):
+    """The weights file was written to while it was read; what was read of it is not used."""
+
+    code = "weights-changing"
+    template = "{path} was written to while it was read; start again once it is complete"
+
+
 class WeightsMissing(RuntimeStateError):
     """A tensor that the plan reads is not in the weights file."""
 

@@ -69,7 +69,7 @@ class LayoutCache:
             path = _file(folder, key)
             try:
                 with opened_trusted(path) as file:
-                    _read(file, key, _bytes(block))
+                    _fill(file, key, block)
                 return True
             except OSError:
                 continue  # absent, unreadable, or somebody else's: as if it were not there
@@ -92,6 +92,14 @@ class LayoutCache:
                 return
             except OSError:
                 continue  # it is no folder that can be written to, or it is full
+
+
+def _fill(file: int, key: str, block: Tensor) -> None:
+    """Raises Damaged: then some of the block may have been written."""
+    try:
+        _read(file, key, _bytes(block))
+    except OSError as error:
+        raise Damaged(f"it cannot be read: {error.strerror}") from None
 
 
 def layout_cache(option: object, beside: Path) -> LayoutCache | None:
@@ -191,12 +199,19 @@ def _in_threads(work: Callable[[int], None], count: int) -> None:
                 failed.append(error)
 
     threads = min(len(os.sched_getaffinity(0)), MOST_READERS, count)
-    others = [threading.Thread(target=run, daemon=True) for _ in range(threads - 1)]
-    for thread in others:
-        thread.start()
-    run()
-    for thread in others:
-        thread.join()
+    others: list[threading.Thread] = []
+    try:
+        for _ in range(threads - 1):
+            others.append(threading.Thread(target=run, daemon=True))
+            others[-1].start()
+        run()
+    except BaseException as error:  # an interrupt, or no thread to be had
+        failed.append(error)
+        raise
+    finally:  # nobody works on when this returns: the file would be closed, and its number another's
+        for thread in others:
+            if thread.ident is not None:
+                thread.join()
     if failed:
         raise failed[0]
 

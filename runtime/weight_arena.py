@@ -49,7 +49,7 @@ def weight_arena(plan: Plan, weights: Weights, device: torch.device, cache: Layo
     """The weight buffers by name: views of one block on `device`, of as many bytes as the memory table says.
 
     cache: where the block of a CPU is kept between processes. Of the weights no more than the tensors of one buffer are
-    resident at a time. Raises WeightsChanged.
+    resident at a time. Raises WeightsChanged, WeightsChanging.
     """
     size = sum(aligned(buffer.bytes, WEIGHT_ALIGNMENT) for buffer in plan.role("weight"))
     on_cpu = device.type == "cpu"
@@ -78,3 +78,4 @@ def _fill(plan: Plan, weights: Weights, parts: dict[str, Tensor]) -> None:
         if here is not part:
             part.copy_(here)
         weights.release()
+    weights.check_unchanged()

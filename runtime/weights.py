@@ -16,6 +16,7 @@ from torch import Tensor
 
 from runtime.errors import (
     BadOption,
+    WeightsChanging,
     WeightsDtype,
     WeightsForeign,
     WeightsMissing,
@@ -59,6 +60,9 @@ class Weights(Protocol):
     def release(self) -> None:
         """Let go of the memory of what was read. Tensors stay valid."""
 
+    def check_unchanged(self) -> None:
+        """Raise WeightsChanging if what was read since may be something else than what the hash stands for."""
+
 
 class WeightsFile:
     """A memory-mapped safetensors file. Raises WeightsNotFound or WeightsUnreadable.
@@ -74,6 +78,7 @@ class WeightsFile:
                 self._stored = read_layout(stream)
                 self._map = mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ)
                 self._file = _Descriptor(os.dup(stream.fileno()))
+                self._opened = self._times()
         except OSError as error:
             hint = "" if error.errno == errno.ENOENT else f" ({error.strerror})"
             raise WeightsNotFound(path=path, hint=hint) from None
@@ -89,7 +94,7 @@ class WeightsFile:
         return self._sha256
 
     def confirmed_sha256(self) -> str:
-        """Hash of what is there now, which is remembered. Raises WeightsNotFound if it cannot be read."""
+        """Hash of what is there now, which is remembered. Raises WeightsNotFound, if it cannot be read, or -Changing."""
         if self._confirmed:
             return self._sha256
         before = self._identity()
@@ -99,10 +104,20 @@ class WeightsFile:
                 digest = hashlib.file_digest(stream, "sha256").hexdigest()
         except OSError as error:
             raise WeightsNotFound(path=self.label, hint=f" ({error.strerror})") from None
+        self.check_unchanged()
         if self._digests is not None and before == self._identity():
             self._digests.put(before, digest)
         self._sha256, self._confirmed = self._sha256 or digest, (self._sha256 or digest) == digest
         return digest
+
+    def check_unchanged(self) -> None:
+        """Raise WeightsChanging if the file was written to since it was opened."""
+        if self._opened != self._times():
+            raise WeightsChanging(path=self.label)
+
+    def _times(self) -> tuple[int, ...]:
+        found = os.fstat(self._file.number)
+        return found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
     def _identity(self) -> str | None:
         return identity("weights", [("", os.fstat(self._file.number))])
@@ -173,6 +188,9 @@ class WeightsInMemory:
     def confirmed_sha256(self) -> str:
         """Hash of the contents."""
         return self.sha256
+
+    def check_unchanged(self) -> None:
+        """Nothing: nobody could tell. Whoever hands tensors over leaves them alone."""
 
     def release(self) -> None:
         """Nothing: the memory is the caller's."""

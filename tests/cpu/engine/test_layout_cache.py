@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from safetensors.torch import save_file
 
 from runtime import known_digests, layout_cache, weight_arena
 from runtime.engine import Engine
-from runtime.errors import BadOption, WeightsChanged
+from runtime.errors import BadOption, WeightsChanged, WeightsChanging
 from runtime.host_memory import zeroed
 from runtime.layout_cache import LayoutCache, LayoutCacheDamaged
 from runtime.weights import WeightsFile
@@ -99,6 +101,42 @@ def test_a_damaged_file_is_refused_with_a_warning_leaves_zeros_and_is_replaced(k
     assert not found.any()
     kept.store(KEY, block)
     assert kept.load(KEY, found) and torch.equal(found, block)
+
+
+def test_a_file_that_cannot_be_read_to_its_end_leaves_zeros(kept, block, monkeypatch):
+    found, reads = torch.zeros_like(block), []
+    read = os.preadv
+
+    def failing(*arguments):
+        reads.append(arguments)
+        if len(reads) == 2:
+            raise OSError(errno.EIO, "Input/output error")
+        return read(*arguments)
+
+    monkeypatch.setattr(os, "preadv", failing)
+    with pytest.warns(LayoutCacheDamaged, match="Input/output error"):
+        assert not kept.load(KEY, found)
+    assert len(reads) >= 2 and not found.any()
+
+
+def test_a_writer_that_is_interrupted_has_no_threads_left(kept, block, tmp_path, monkeypatch):
+    """They would write on under the number of a file that is closed."""
+    write, begun = os.pwrite, threading.Event()
+
+    def slow(*arguments):
+        if threading.current_thread() is threading.main_thread():
+            begun.wait(5)
+            raise KeyboardInterrupt
+        begun.set()
+        time.sleep(0.05)
+        return write(*arguments)
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    monkeypatch.setattr(os, "pwrite", slow)
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        kept.store("8" * 64, block)
+    assert threading.active_count() == before and not (tmp_path / "kept" / ".partial").exists()
 
 
 def test_a_file_under_the_name_of_another_is_refused(kept, block, tmp_path):
@@ -218,6 +256,26 @@ def test_a_remembered_hash_is_not_believed_without_the_form_that_was_made_then(p
     with pytest.raises(WeightsChanged, match="layout_cache=False"):
         Engine(package, path, layout_cache=tmp_path / "kept")
     assert answer(package, path, tmp_path / "kept") == answer(package, path, False)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_weights_that_are_written_to_meanwhile_are_refused_and_nothing_of_them_is_kept(
+    package, path, tmp_path, monkeypatch, kept
+):
+    """Written over in place after the hash was taken, as by `cp`: the bits would not be those that it stands for."""
+    content, cache = path.read_bytes(), tmp_path / "kept" if kept else False
+    lay_out = weight_arena.lay_out
+
+    def disturbed(*arguments):
+        path.write_bytes(content)
+        return lay_out(*arguments)
+
+    monkeypatch.setattr(weight_arena, "lay_out", disturbed)
+    with pytest.raises(WeightsChanging, match="start again"):
+        Engine(package, path, layout_cache=cache)
+    assert not list(tmp_path.glob("kept/*.laid"))
+    monkeypatch.undo()
+    Engine(package, path, layout_cache=cache).close()
 
 
 @pytest.mark.parametrize(
