@@ -7,7 +7,6 @@ hold; a missed speed target is reported, and means a busy machine more often tha
 
 from __future__ import annotations
 
-import gc
 import json
 import subprocess
 import sys
@@ -140,6 +139,7 @@ def measure_acceptance() -> dict[str, Any]:
 
 def measure_speed() -> dict[str, Any]:
     """Batch 1: all K, the eager reference and the read bandwidth, interleaved over prompts; medians and ratios."""
+    from runtime.bench.common import quiet
     from runtime.engine import Engine
 
     engines = {drafts: Engine(PACKAGE, WEIGHTS, drafts=drafts, threads=2, checkpoints=False) for drafts in DRAFT_COUNTS}
@@ -148,13 +148,12 @@ def measure_speed() -> dict[str, Any]:
     prompts = held_out_prompts()[:ROUNDS]
     for engine in engines.values():
         timed(engine, prompts[0], 16)
-    gc.disable()
-    for prompt in prompts:
-        bounds.append(bound_us(engines[0]))
-        for drafts, engine in engines.items():
-            rows[drafts].append(timed(engine, prompt))
-        eager.append(eager_tokens_per_s(prompt))
-    gc.enable()
+    with quiet():
+        for prompt in prompts:
+            bounds.append(bound_us(engines[0]))
+            for drafts, engine in engines.items():
+                rows[drafts].append(timed(engine, prompt))
+            eager.append(eager_tokens_per_s(prompt))
     fastest = {drafts: min(found, key=lambda row: row["step_us"]) for drafts, found in rows.items()}
     for row in fastest.values():
         row["tokens_per_step"] = median(found["tokens_per_step"] for found in rows[int(row["drafts"])])

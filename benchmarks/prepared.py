@@ -1,4 +1,8 @@
-"""Packages that benchmarks run: built when they are needed, which takes half a second if nothing changed."""
+"""Packages that benchmarks run: built when they are needed, which takes half a second if nothing changed.
+
+They are untuned, whatever autotune has found on this machine, and in a folder of their own: figures compare with those
+of other runs, and nobody's package is replaced.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +18,9 @@ class NotPrepared(Exception):
 
 
 def package(spec: Path) -> Path:
-    """Folder of the built package of a spec: build/<name of the spec's file>. Raises NotPrepared."""
-    folder = ROOT / "build" / spec.stem.replace("-", "_")
-    run("codegen", "build", str(spec), "-o", str(folder))
+    """Folder of the built package of a spec: build/benchmarks/<name of the spec's file>. Raises NotPrepared."""
+    folder = ROOT / "build" / "benchmarks" / spec.stem.replace("-", "_")
+    run("codegen", "build", str(spec), "-o", str(folder), "--untuned")
     return folder
 
 

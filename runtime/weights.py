@@ -94,7 +94,7 @@ class WeightsFile:
         return self._sha256
 
     def confirmed_sha256(self) -> str:
-        """Hash of what is there now, which is remembered. Raises WeightsNotFound, if it cannot be read, or -Changing."""
+        """Hash of what is there now, which is remembered. Raises WeightsNotFound or WeightsChanging."""
         if self._confirmed:
             return self._sha256
         before = self._identity()

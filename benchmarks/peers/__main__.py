@@ -21,6 +21,7 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks import history, prepared
+from benchmarks.options import positive
 
 from .figures import Figure
 from .models import LLAMA_CPP, MODELS, OPENVINO, PEERS, TRANSFORMERS, VLLM, Model
@@ -44,6 +45,8 @@ def main() -> int:
             document, failed = run(MODELS[name], figures, options)
         except (SideFailed, prepared.NotPrepared) as error:
             notes.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
+            if options.json and documents:
+                print(json.dumps(documents, indent=1))
             return 2
         documents.append(document)
         missed |= failed
@@ -127,8 +130,12 @@ def remember(model: Model, found: Mapping[str, float], others: float, options: a
     for change in history.compare(path, kind, found):
         if change.regressed:
             notes.print(f"slower than before: {change}", style="yellow", markup=False, highlight=False)
-    if found:
+    if not found:
+        return
+    try:
         history.append(path, kind, found, others, rounds=options.rounds, threads=options.threads)
+    except OSError as error:
+        notes.print(f"not remembered: {path}: {error.strerror}", style="yellow", markup=False, highlight=False)
 
 
 def log(model: Model, side: str) -> Path:
@@ -139,13 +146,6 @@ def log(model: Model, side: str) -> Path:
 def say(note: str) -> None:
     """Progress, on standard error."""
     notes.print(note, markup=False, highlight=False, soft_wrap=True)
-
-
-def positive(text: str) -> int:
-    """A number of at least 1. Raises ValueError."""
-    if (number := int(text)) < 1:
-        raise ValueError(text)
-    return number
 
 
 def parser() -> argparse.ArgumentParser:

@@ -15,6 +15,8 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks import prepared
+from benchmarks.options import positive
+from runtime.errors import RuntimeStateError
 
 from . import busy_core, drafts
 from .steps import Promise
@@ -36,7 +38,7 @@ def main() -> int:
             for promise in measure(options.rounds or rounds, options.threads, details):
                 promises.append(promise)
                 _show(promise, options.json)
-        except (prepared.NotPrepared, drafts.DraftsNotPerfect) as error:
+        except (prepared.NotPrepared, drafts.DraftsNotPerfect, RuntimeStateError) as error:
             notes.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
             return 2
         found[name] = {"promises": [promise.as_json() for promise in promises], "details": details}
@@ -58,8 +60,8 @@ def _parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser("benchmarks.scenarios", None, __doc__)
     made.formatter_class = argparse.RawDescriptionHelpFormatter
     made.add_argument("scenario", nargs="*", choices=[*SCENARIOS, []], help="these alone; default all")
-    made.add_argument("--rounds", type=int, help="default: 7 of drafts, 1 of busy-core")
-    made.add_argument("--threads", type=int, default=2, help="of the engine; default 2")
+    made.add_argument("--rounds", type=positive, help="default: 7 of drafts, 1 of busy-core")
+    made.add_argument("--threads", type=positive, default=2, help="of the engine; default 2")
     made.add_argument("--json", action="store_true", help="print one JSON object instead")
     return made
 

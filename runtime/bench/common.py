@@ -150,12 +150,14 @@ class ReplayClock:
 @contextmanager
 def quiet() -> Iterator[None]:
     """No garbage collection inside."""
+    before = gc.isenabled()
     gc.collect()
     gc.disable()
     try:
         yield
     finally:
-        gc.enable()
+        if before:
+            gc.enable()
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float]:
