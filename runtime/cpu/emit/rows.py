@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..analysis.affine import uniform
 from ..analysis.placement import Place
 from ..analysis.tails import LANES
-from ..ttir.ir import Value
-from .ctypes import c_type
+from ..ttir.ir import Op, Value
+from .ctypes import c_type, size_of
 from .elementwise import array_function
 from .nest import ZERO, At, Loop, Nest
 from .split import reach
 
 if TYPE_CHECKING:
     from .emitter import Emitter
+
+#: What a processor fetches at a time.
+LINE_BYTES = 64
 
 
 class End(NamedTuple):
@@ -110,3 +113,25 @@ def _lane_loop(nest: Nest, value: Value, chunk: str, target: str) -> list[str]:
     element = nest.at(value, (At(f"({chunk} + {lane})", 1),)).code
     nest.levels[1].append(f"({target})[{lane}] = {element};")
     return [*nest.chunk_lines, "{", *nest.loops([Loop(lane, LANES)]), "}"]
+
+
+def fetch_results(e: Emitter, reduction: Op, chunk: str) -> list[str]:
+    """Lines that fetch, for writing, where the 64 elements from `chunk` on of rows stored after a reduction will be."""
+    lines: list[str] = []
+    for store in e.placement.written.get(reduction, ()):
+        pointers, value = store.operands[:2]
+        if not _is_known(e, pointers):
+            continue
+        nest, byte, length = Nest(e, 0), e.fresh("byte"), LANES * size_of(value.type.elem)
+        address = nest.at(pointers, (At(chunk, 0),)).code
+        fetch = f"__builtin_prefetch((char *)({address}) + {byte}, 1, 3);"
+        loop = f"for (int {byte} = 0; {byte} < {length}; {byte} += {LINE_BYTES}) {fetch}"
+        lines += ["{", *nest.levels[0], loop, "}"]
+    return lines
+
+
+def _is_known(e: Emitter, value: Value) -> bool:
+    """Is everything computed already that `value`, which is not stored, is computed from?"""
+    if e.place[value] is Place.SCALAR:
+        return value in e.names
+    return e.place[value] is Place.INLINE and all(_is_known(e, operand) for operand in value.op.operands)

@@ -15,21 +15,31 @@ CP_EXTREME(minnum, _mm512_min_ps, b, a)
 CP_EXTREME(maximum, _mm512_max_ps, a, a)
 CP_EXTREME(minimum, _mm512_min_ps, a, a)
 
-#define CP_HALVE(NAME, SCALAR) \
-  CP_INLINE float cp_halve_##NAME##_f32(const float *x, int lanes) { \
-    __m512 r[4]; \
-    for (int k = 0; k < lanes / 16; k++) r[k] = _mm512_loadu_ps(x + 16 * k); \
+#define CP_HALVE_BY(COMBINE) \
+  { \
     for (int step = lanes / 32; step; step /= 2) \
-      for (int k = 0; k < step; k++) r[k] = cp_##NAME##_f32x16(r[k], r[k + step]); \
+      for (int k = 0; k < step; k++) r[k] = COMBINE(r[k], r[k + step]); \
     __m512 v = r[0]; \
-    v = cp_##NAME##_f32x16(v, _mm512_shuffle_f32x4(v, v, 0x4e)); \
-    v = cp_##NAME##_f32x16(v, _mm512_shuffle_f32x4(v, v, 0xb1)); \
-    v = cp_##NAME##_f32x16(v, _mm512_permute_ps(v, 0x4e)); \
-    v = cp_##NAME##_f32x16(v, _mm512_permute_ps(v, 0xb1)); \
+    v = COMBINE(v, _mm512_shuffle_f32x4(v, v, 0x4e)); \
+    v = COMBINE(v, _mm512_shuffle_f32x4(v, v, 0xb1)); \
+    v = COMBINE(v, _mm512_permute_ps(v, 0x4e)); \
+    v = COMBINE(v, _mm512_permute_ps(v, 0xb1)); \
     return _mm512_cvtss_f32(v); \
   }
+/* QUICK does the same where no lane is NaN. */
+#define CP_HALVE(NAME, SCALAR, QUICK) \
+  CP_INLINE float cp_halve_##NAME##_f32(const float *x, int lanes) { \
+    __m512 r[4]; \
+    __mmask16 odd = 0; \
+    for (int k = 0; k < lanes / 16; k++) { \
+      r[k] = _mm512_loadu_ps(x + 16 * k); \
+      odd |= _mm512_cmp_ps_mask(r[k], r[k], _CMP_UNORD_Q); \
+    } \
+    if (__builtin_expect(!odd, 1)) CP_HALVE_BY(QUICK) \
+    CP_HALVE_BY(cp_##NAME##_f32x16) \
+  }
 #else
-#define CP_HALVE(NAME, SCALAR) \
+#define CP_HALVE(NAME, SCALAR, QUICK) \
   CP_INLINE float cp_halve_##NAME##_f32(const float *x, int lanes) { \
     float v[64]; \
     memcpy(v, x, lanes * sizeof(float)); \
@@ -40,8 +50,8 @@ CP_EXTREME(minimum, _mm512_min_ps, a, a)
 #endif
 
 CP_INLINE float cp_add_f32(float a, float b) { return a + b; }
-CP_HALVE(add, cp_add_f32)
-CP_HALVE(maxnum, cp_maxnum_f32)
-CP_HALVE(minnum, cp_minnum_f32)
-CP_HALVE(maximum, cp_maximum_f32)
-CP_HALVE(minimum, cp_minimum_f32)
+CP_HALVE(add, cp_add_f32, cp_add_f32x16)
+CP_HALVE(maxnum, cp_maxnum_f32, _mm512_max_ps)
+CP_HALVE(minnum, cp_minnum_f32, _mm512_min_ps)
+CP_HALVE(maximum, cp_maximum_f32, _mm512_max_ps)
+CP_HALVE(minimum, cp_minimum_f32, _mm512_min_ps)
