@@ -22,7 +22,7 @@ from ..ttir.ir import BITS, Block, Op, Value
 from .ctypes import c_type
 from .emitter import Emitter, emits
 from .nest import ZERO, At, Index, Loop, Nest, flat
-from .rows import element_beyond, end_of_row, fetch_results, store_lanes
+from .rows import Lanes, element_beyond, end_of_row, fetch_results, store_lanes
 
 LANES, LANES_64BIT = 64, 32
 #: Columns accumulated in registers at a time when the axis is not the last dimension.
@@ -241,7 +241,7 @@ def _along_row(e: Emitter, op: Op, stored: Value | None, mask: Value | None) -> 
     operand = op.operands[0]
     length, chunk, lane = operand.type.numel, e.fresh("k"), e.fresh("j")
     end = end_of_row(e, mask or e.placement.tails.mask.get(stored), length)
-    ready: list[str] = []
+    ready = Lanes([])
     if stored is not None:
         name = e.home(stored)
         if stored in e.placement.tails.mask:
@@ -254,10 +254,10 @@ def _along_row(e: Emitter, op: Op, stored: Value | None, mask: Value | None) -> 
     element = nest.at(operand, (At(f"({chunk} + {lane})", 1),)).code
     if nest.corners:  # masks other than those of stored tensors: lanes are computed twice, with and without
         part = e.array(operand.type.elem, LANES)
-        ready += store_lanes(e, operand, chunk, end, part)
+        ready = ready.then(store_lanes(e, operand, chunk, end, part))
         nest, element = Nest(e, 1), f"{part}[{lane}]"
     body = nest.levels[1]
-    before = [*ready, *nest.levels[0], *nest.chunk_lines, *fetch_results(e, op, chunk)]
+    ready = ready.then([*nest.levels[0], *nest.chunk_lines, *fetch_results(e, op, chunk)])
     lanes = Loop(lane, LANES)
     if operand.type.elem == "f32":
         vectors = _Vectors(e, op, lanes)
@@ -268,8 +268,7 @@ def _along_row(e: Emitter, op: Op, stored: Value | None, mask: Value | None) -> 
         acc = _accumulation(e, op, lanes, nest.masked, body, [element])
         declare, first, step, finish, at_lane = acc.declare, acc.first, acc.combine, acc.finish, acc.at_lane[0]
         again = _combine_again(e, op, lanes, at_lane, beyond)
-    e.write("{", *declare, f"{{ const int {chunk} = 0;", *before, *first, "}")
-    e.write(f"for (int {chunk} = {LANES}; {chunk} < {end.ends}; {chunk} += {LANES}) {{", *before, *step, "}")
+    e.write("{", *declare, *ready.first(chunk, end, first), *ready.loop(chunk, LANES, end, step))
     if mask is not None:
         e.write(f"for (int64_t {chunk} = {end.ends}; {chunk} < {length}; {chunk} += {LANES}) {{", *again, "}")
     result = at_lane.replace(f"[{lane}]", "[0]")
