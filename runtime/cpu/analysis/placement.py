@@ -19,6 +19,7 @@ from .panel import find_panels
 from .row_loops import find_row_loops
 from .stream import find_streams
 from .tails import Tails
+from .written import find_written_rows
 
 
 class Place(Enum):
@@ -71,6 +72,7 @@ class Placement:
             self.row_loops -= stores
             self._place(ops)
         self.prefetch = {} if keep_loads else find_streams(ops, self.strides, self.inductions, self.row_loops)
+        self.written = {} if keep_loads else find_written_rows(ops, self.strides)
         self.tails = Tails(self)
 
     def _place(self, ops: list[Op]) -> None:

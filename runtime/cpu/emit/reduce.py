@@ -7,6 +7,9 @@ than one follows the axis:
   ascending, then lanes are combined pairwise, j with j + s for s = L/2, L/4, ... 1;
 * something follows: every output combines its elements in ascending order.
 
+Ascending order means `combine(what came before, element)`. The sign of a zero can depend on it where a maximum or minimum
+meets both: then what came before stays.
+
 So a row's result does not depend on the number of rows, and not on masks, threads or surrounding code.
 """
 
@@ -19,7 +22,7 @@ from ..ttir.ir import BITS, Block, Op, Value
 from .ctypes import c_type
 from .emitter import Emitter, emits
 from .nest import ZERO, At, Index, Loop, Nest, flat
-from .rows import element_beyond, end_of_row, store_lanes
+from .rows import Lanes, element_beyond, end_of_row, fetch_results, store_lanes
 
 LANES, LANES_64BIT = 64, 32
 #: Columns accumulated in registers at a time when the axis is not the last dimension.
@@ -31,6 +34,15 @@ VECTOR = 16
 def combine(e: Emitter, region: Block, left: list[str], right: list[str]) -> tuple[list[str], list[str]]:
     """Statements and results of the combine function applied to two elements (one C expression per operand)."""
     return e.apply(region, left + right)
+
+
+def accumulate(e: Emitter, op: Op, held: list[str], elements: list[str]) -> tuple[list[str], list[str]]:
+    """Statements and results of combining what accumulators hold with the elements that follow.
+
+    Of equal numbers, zeros of both signs, an extreme keeps the earlier: vmaxps and vminps do so."""
+    if _alone(op) in _EXTREMES:
+        held, elements = elements, held
+    return combine(e, op.regions[0], held, elements)
 
 
 def assignments(targets: list[str], values: list[str], types: list[str], e: Emitter) -> list[str]:
@@ -95,7 +107,7 @@ def _accumulation(e: Emitter, op: Op, lanes: Loop, masked: bool, body: list[str]
     types = [c_type(operand.type.elem) for operand in op.operands]
     names = [e.fresh("acc") for _ in op.operands]
     at_lane = [f"{name}[{lane}]" for name in names]
-    statements, values = combine(e, op.regions[0], at_lane, elements)
+    statements, values = accumulate(e, op, at_lane, elements)
     start = [f"{a} = {x};" for a, x in zip(at_lane, elements, strict=True)]
     return _Accumulation(
         declare=[f"{t} {n}[{lanes.high}] __attribute__((aligned(64)));" for t, n in zip(types, names, strict=True)],
@@ -106,13 +118,16 @@ def _accumulation(e: Emitter, op: Op, lanes: Loop, masked: bool, body: list[str]
     )
 
 
-def _is_float_sum(op: Op) -> bool:
+def _alone(op: Op) -> str | None:
+    """The one operation that combines two elements a and b of a single tensor, if it is applied to just a and b."""
     region = op.regions[0]
-    return (
-        len(op.operands) == 1
-        and op.operands[0].type.elem == "f32"
-        and [o.name for o in region.ops[:-1]] == ["arith.addf"]
-    )
+    first = region.ops[0]
+    alone = len(op.operands) == 1 and len(region.ops) == 2 and list(first.operands) == list(region.args)
+    return first.name if alone else None
+
+
+def _is_float_sum(op: Op) -> bool:
+    return _alone(op) == "arith.addf" and op.operands[0].type.elem == "f32"
 
 
 def _vector_sum(e: Emitter, lanes: Loop, masked: bool, body: list[str], element: str) -> _Accumulation:
@@ -136,16 +151,17 @@ class _Vectors:
     """Accumulators of f32 lanes in named vectors, for any combine function.
 
     gcc leaves an array of accumulators in memory when the loop stores something else. Arrays that live for one round
-    are not: `held` is what the vectors hold, `next` what they will hold."""
+    are not: `held` is what the vectors hold, `next` what they will hold. `odd`: may a maximum or minimum hold a NaN?"""
 
     def __init__(self, e: Emitter, op: Op, lanes: Loop) -> None:
         self._e, self._op, self._lanes = e, op, lanes
-        self.held, self.next = e.fresh("held"), e.fresh("next")
+        self.held, self.next, self._odd = e.fresh("held"), e.fresh("next"), e.fresh("odd")
+        self._symbol = _EXTREMES.get(_alone(op) or "")
         self.names = [e.fresh("acc") for _ in range(lanes.high // VECTOR)]
 
     def declare(self) -> list[str]:
         arrays = [f"float {a}[{self._lanes.high}] __attribute__((aligned(64)));" for a in (self.held, self.next)]
-        return [*arrays, f"cp_f32x{VECTOR} {', '.join(self.names)};"]
+        return [*arrays, f"cp_f32x{VECTOR} {', '.join(self.names)};", *([f"bool {self._odd};"] if self._symbol else [])]
 
     def _part(self, array: str, k: int) -> str:
         return f"*(cp_f32x{VECTOR} *)({array} + {k * VECTOR})"
@@ -153,30 +169,37 @@ class _Vectors:
     def write(self, array: str) -> list[str]:
         return [f"{self._part(array, k)} = {name};" for k, name in enumerate(self.names)]
 
-    def _read(self, array: str) -> list[str]:
-        return [f"{name} = {self._part(array, k)};" for k, name in enumerate(self.names)]
+    def _read(self) -> list[str]:
+        return [f"{name} = {self._part(self.next, k)};" for k, name in enumerate(self.names)]
+
+    def _look(self) -> list[str]:
+        odd = " | ".join(f"({name} != {name})" for name in self.names)
+        return [f"{self._odd} = cp_any_lane({odd});"] if self._symbol else []
 
     def first(self, body: list[str], masked: bool, element: str) -> list[str]:
         line = f"{self.next}[{self._lanes.var}] = {element};"
-        return [*_lane_loop(self._lanes, masked, [*body, line]), *self._read(self.next)]
+        return [*_lane_loop(self._lanes, masked, [*body, line]), *self._read(), *self._look()]
 
     def combine(self, body: list[str], masked: bool, element: str) -> list[str]:
         lane = self._lanes.var
-        if symbol := _EXTREMES.get(self._op.regions[0].ops[0].name):
-            return [*self.write(self.held), *self._extreme(body, masked, element, symbol), *self._read(self.next)]
-        statements, values = combine(self._e, self._op.regions[0], [f"{self.held}[{lane}]"], [element])
+        if self._symbol:
+            return [*self.write(self.held), *self._extreme(body, masked, element)]
+        statements, values = accumulate(self._e, self._op, [f"{self.held}[{lane}]"], [element])
         loop = _lane_loop(self._lanes, masked, [*body, *statements, f"{self.next}[{lane}] = {values[0]};"])
-        return [*self.write(self.held), *loop, *self._read(self.next)]
+        return [*self.write(self.held), *loop, *self._read()]
 
-    def _extreme(self, body: list[str], masked: bool, element: str, symbol: str) -> list[str]:
-        """cp_maxnum_f32 or cp_minnum_f32 in two loops: of one gcc makes two comparisons that wait for each other."""
+    def _extreme(self, body: list[str], masked: bool, element: str) -> list[str]:
+        """`accumulate` of a maximum or minimum. A NaN that is held gives way to any number, which takes a comparison of its
+        own; but after one round, mostly, none is held any more, and no further one can be."""
         lane, part = self._lanes.var, self._e.fresh("part")
         old, new, other = (f"{array}[{lane}]" for array in (self.held, self.next, part))
-        choose = f"{new} = {old} {symbol} {other} ? {old} : {other};"
+        choose = _lane_loop(self._lanes, False, [f"{new} = {other} {self._symbol} {old} ? {other} : {old};"])
+        replace = _lane_loop(self._lanes, False, [f"{new} = {old} != {old} ? {other} : {new};"])
         return [
             f"float {part}[{self._lanes.high}] __attribute__((aligned(64)));",
-            *_lane_loop(self._lanes, masked, [*body, f"{other} = {element};", choose]),
-            *_lane_loop(self._lanes, masked, [f"{new} = {other} != {other} ? {old} : {new};"]),
+            *_lane_loop(self._lanes, masked, [*body, f"{other} = {element};"]),
+            *[f"if (cp_likely(!{self._odd})) {{", *choose, *self._read()],
+            *["} else {", *choose, *replace, *self._read(), *self._look(), "}"],
         ]
 
     def repeat(self, element: str) -> list[str]:
@@ -200,6 +223,7 @@ def _along_lanes(e: Emitter, nest: Nest, op: Op, axis: int) -> list[str]:
     elements = [nest.at(operand, index).code for operand in op.operands]
     body, nest.levels[axis + 1] = nest.levels[axis + 1], []
     acc = _accumulation(e, op, Loop(lane, lanes), nest.masked, body, elements)
+    nest.chunk_lines += fetch_results(e, op, chunk)
     lines = [*acc.declare, f"{{ const int {chunk} = 0;", *nest.chunk_lines, *acc.first, "}"]
     if lanes < length:
         lines.append(f"for (int {chunk} = {lanes}; {chunk} < {length}; {chunk} += {lanes}) {{")
@@ -217,7 +241,7 @@ def _along_row(e: Emitter, op: Op, stored: Value | None, mask: Value | None) -> 
     operand = op.operands[0]
     length, chunk, lane = operand.type.numel, e.fresh("k"), e.fresh("j")
     end = end_of_row(e, mask or e.placement.tails.mask.get(stored), length)
-    ready: list[str] = []
+    ready = Lanes([])
     if stored is not None:
         name = e.home(stored)
         if stored in e.placement.tails.mask:
@@ -230,10 +254,10 @@ def _along_row(e: Emitter, op: Op, stored: Value | None, mask: Value | None) -> 
     element = nest.at(operand, (At(f"({chunk} + {lane})", 1),)).code
     if nest.corners:  # masks other than those of stored tensors: lanes are computed twice, with and without
         part = e.array(operand.type.elem, LANES)
-        ready += store_lanes(e, operand, chunk, end, part)
+        ready = ready.then(store_lanes(e, operand, chunk, end, part))
         nest, element = Nest(e, 1), f"{part}[{lane}]"
     body = nest.levels[1]
-    before = [*ready, *nest.levels[0], *nest.chunk_lines]
+    ready = ready.then([*nest.levels[0], *nest.chunk_lines, *fetch_results(e, op, chunk)])
     lanes = Loop(lane, LANES)
     if operand.type.elem == "f32":
         vectors = _Vectors(e, op, lanes)
@@ -244,8 +268,7 @@ def _along_row(e: Emitter, op: Op, stored: Value | None, mask: Value | None) -> 
         acc = _accumulation(e, op, lanes, nest.masked, body, [element])
         declare, first, step, finish, at_lane = acc.declare, acc.first, acc.combine, acc.finish, acc.at_lane[0]
         again = _combine_again(e, op, lanes, at_lane, beyond)
-    e.write("{", *declare, f"{{ const int {chunk} = 0;", *before, *first, "}")
-    e.write(f"for (int {chunk} = {LANES}; {chunk} < {end.ends}; {chunk} += {LANES}) {{", *before, *step, "}")
+    e.write("{", *declare, *ready.first(chunk, end, first), *ready.loop(chunk, LANES, end, step))
     if mask is not None:
         e.write(f"for (int64_t {chunk} = {end.ends}; {chunk} < {length}; {chunk} += {LANES}) {{", *again, "}")
     result = at_lane.replace(f"[{lane}]", "[0]")
@@ -255,7 +278,7 @@ def _along_row(e: Emitter, op: Op, stored: Value | None, mask: Value | None) -> 
 def _combine_again(e: Emitter, op: Op, lanes: Loop, at_lane: str, element: str) -> list[str]:
     """Combines all lanes with one element; breaks out of a loop if that changes none of their bits."""
     ctype, array, old = c_type(op.operands[0].type.elem), at_lane.split("[")[0], e.fresh("old")
-    statements, values = combine(e, op.regions[0], [at_lane], [element])
+    statements, values = accumulate(e, op, [at_lane], [element])
     return [
         f"{ctype} {old}[{LANES}];",
         f"memcpy({old}, {array}, sizeof({old}));",
@@ -276,11 +299,8 @@ _HALVED = {
 
 def _halved_by(op: Op, lanes: int) -> str | None:
     """The function of lanes.h that combines so many lanes of a reduction, if there is one."""
-    region = op.regions[0]
-    if len(op.operands) != 1 or op.operands[0].type.elem != "f32" or len(region.ops) != 2 or lanes < VECTOR:
-        return None
-    combined = region.ops[0]
-    return _HALVED.get(combined.name) if list(combined.operands) == list(region.args) else None
+    fits = op.operands[0].type.elem == "f32" and lanes >= VECTOR
+    return _HALVED.get(_alone(op) or "") if fits else None
 
 
 def _halve(e: Emitter, op: Op, at_lane: list[str], lane: str, lanes: int) -> list[str]:

@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..analysis.affine import uniform
 from ..analysis.placement import Place
 from ..analysis.tails import LANES
-from ..ttir.ir import Value
-from .ctypes import c_type
+from ..ttir.ir import Op, Value
+from .ctypes import c_type, size_of
 from .elementwise import array_function
 from .nest import ZERO, At, Loop, Nest
 from .split import reach
 
 if TYPE_CHECKING:
     from .emitter import Emitter
+
+#: What a processor fetches at a time.
+LINE_BYTES = 64
 
 
 class End(NamedTuple):
@@ -50,30 +53,60 @@ def element_beyond(e: Emitter, value: Value, end: End) -> str:
     return name
 
 
+class Lanes(NamedTuple):
+    """Lines for one group of 64 lanes: `whole` where its mask lets all through, `edge` where it may not; None: the same."""
+
+    whole: list[str]
+    edge: list[str] | None = None
+
+    def then(self, more: Lanes | list[str]) -> Lanes:
+        """These lines and then others."""
+        after = more if isinstance(more, Lanes) else Lanes(more)
+        same = self.edge is None and after.edge is None
+        edge = None if same else [*(self.edge or self.whole), *(after.edge or after.whole)]
+        return Lanes([*self.whole, *after.whole], edge)
+
+    def first(self, chunk: str, end: End, step: list[str]) -> list[str]:
+        """The first group of a row."""
+        chosen = self.whole
+        if self.edge is not None:
+            chosen = [f"if (cp_likely({LANES} <= {end.count})) {{", *self.whole, "} else {", *self.edge, "}"]
+        return [f"{{ const int {chunk} = 0;", *chosen, *step, "}"]
+
+    def loop(self, chunk: str, start: int, end: End, step: list[str]) -> list[str]:
+        """All groups of a row from element `start` on. One that its mask cuts through is the last, behind the loop: a branch
+        in the loop would keep gcc from holding everything in registers."""
+        if self.edge is None:
+            head = f"for (int {chunk} = {start}; {chunk} < {end.ends}; {chunk} += {LANES}) {{"
+            return [head, *self.whole, *step, "}"]
+        head = f"for (; {chunk} + {LANES} <= {end.count}; {chunk} += {LANES}) {{"
+        last = [f"if ({chunk} < {end.ends}) {{", *self.edge, *step, "}"]
+        return ["{", f"int {chunk} = {start};", head, *self.whole, *step, "}", *last, "}"]
+
+
 def store_row(e: Emitter, value: Value, target: str) -> None:
     """target = value up to the end of its mask, and the element beyond as a scalar."""
     end = end_of_row(e, e.placement.tails.mask[value], value.type.numel)
     e.beyond[value] = element_beyond(e, value, end)
     chunk = e.fresh("k")
-    lines = store_lanes(e, value, chunk, end, f"{target} + {chunk}")
-    e.write(f"for (int {chunk} = 0; {chunk} < {end.ends}; {chunk} += {LANES}) {{", *lines, "}")
+    e.write(*store_lanes(e, value, chunk, end, f"{target} + {chunk}").loop(chunk, 0, end, []))
 
 
-def store_lanes(e: Emitter, value: Value, chunk: str, end: End, target: str) -> list[str]:
+def store_lanes(e: Emitter, value: Value, chunk: str, end: End, target: str) -> Lanes:
     """Lines that store 64 elements of `value`, from element `chunk` on, at the C address `target`."""
-    if function := array_function(value):
-        e.include("arrays.h")
-        argument = value.op.operands[0]
-        if shifted := e.shifted(argument):
-            source, shift = shifted
-            return [f"{function}_lanes({target}, {source} + {chunk}, {shift});"]
-        masked = [*_each_lane(e, argument, chunk, end, target), f"{function}_lanes({target}, {target}, 0.0f);"]
-        if direct := _from_memory(e, argument, chunk, end):
-            lines, address, shift = direct
-            free = [*lines, f"{function}_lanes({target}, {address}, {shift});"]
-            return [f"if (cp_likely({chunk} + {LANES} <= {end.count})) {{", *free, "} else {", *masked, "}"]
-        return masked
-    return _each_lane(e, value, chunk, end, target)
+    function = array_function(value)
+    if function is None:
+        return _each_lane(e, value, chunk, end, target)
+    e.include("arrays.h")
+    argument = value.op.operands[0]
+    if shifted := e.shifted(argument):
+        source, shift = shifted
+        return Lanes([f"{function}_lanes({target}, {source} + {chunk}, {shift});"])
+    stored = _each_lane(e, argument, chunk, end, target).then([f"{function}_lanes({target}, {target}, 0.0f);"])
+    if direct := _from_memory(e, argument, chunk, end):
+        lines, address, shift = direct
+        return Lanes([*lines, f"{function}_lanes({target}, {address}, {shift});"], stored.edge or stored.whole)
+    return stored
 
 
 def _from_memory(e: Emitter, argument: Value, chunk: str, end: End) -> tuple[list[str], str, str] | None:
@@ -94,14 +127,13 @@ def _from_memory(e: Emitter, argument: Value, chunk: str, end: End) -> tuple[lis
     return nest.levels[0], address, shift
 
 
-def _each_lane(e: Emitter, value: Value, chunk: str, end: End, target: str) -> list[str]:
-    """Two loops where a mask is tested: without it for lanes in front of its end."""
+def _each_lane(e: Emitter, value: Value, chunk: str, end: End, target: str) -> Lanes:
+    """One loop over lanes, and another one without the mask where it tests one."""
     general = Nest(e, 1)
     masked = _lane_loop(general, value, chunk, target)
     if end.mask is None or end.mask not in general.corners:
-        return masked
-    free = _lane_loop(Nest(e, 1, frozenset([end.mask])), value, chunk, target)
-    return [f"if (cp_likely({chunk} + {LANES} <= {end.count})) {{", *free, "} else {", *masked, "}"]
+        return Lanes(masked)
+    return Lanes(_lane_loop(Nest(e, 1, frozenset([end.mask])), value, chunk, target), masked)
 
 
 def _lane_loop(nest: Nest, value: Value, chunk: str, target: str) -> list[str]:
@@ -110,3 +142,25 @@ def _lane_loop(nest: Nest, value: Value, chunk: str, target: str) -> list[str]:
     element = nest.at(value, (At(f"({chunk} + {lane})", 1),)).code
     nest.levels[1].append(f"({target})[{lane}] = {element};")
     return [*nest.chunk_lines, "{", *nest.loops([Loop(lane, LANES)]), "}"]
+
+
+def fetch_results(e: Emitter, reduction: Op, chunk: str) -> list[str]:
+    """Lines that fetch, for writing, where the 64 elements from `chunk` on of rows stored after a reduction will be."""
+    lines: list[str] = []
+    for store in e.placement.written.get(reduction, ()):
+        pointers, value = store.operands[:2]
+        if not _is_known(e, pointers):
+            continue
+        nest, byte, length = Nest(e, 0), e.fresh("byte"), LANES * size_of(value.type.elem)
+        address = nest.at(pointers, (At(chunk, 0),)).code
+        fetch = f"__builtin_prefetch((char *)({address}) + {byte}, 1, 3);"
+        loop = f"for (int {byte} = 0; {byte} < {length}; {byte} += {LINE_BYTES}) {fetch}"
+        lines += ["{", *nest.levels[0], loop, "}"]
+    return lines
+
+
+def _is_known(e: Emitter, value: Value) -> bool:
+    """Is everything computed already that `value`, which is not stored, is computed from?"""
+    if e.place[value] is Place.SCALAR:
+        return value in e.names
+    return e.place[value] is Place.INLINE and all(_is_known(e, operand) for operand in value.op.operands)

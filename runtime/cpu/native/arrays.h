@@ -1,50 +1,69 @@
 /* exp and exp2 of whole arrays, with the bits of the scalar functions of transcendental.h.
  *
- * The vector code differs from what gcc makes of those in one operation: vscalefps multiplies by 2^n with one rounding, as
- * two multiplications do of which the first is exact. */
+ * The vector code differs from what gcc makes of those in two operations: vscalefps multiplies by 2^floor(n) with one
+ * rounding, as two multiplications do of which the first is exact, and vpermilps takes one of four floats by the last two bits. */
 #pragma once
 #include "transcendental.h"
 #if defined(__AVX512F__)
 #include <immintrin.h>
 
 CP_INLINE __m512 cp_set(float x) { return _mm512_set1_ps(x); }
+CP_INLINE __m512 cp_quarter_f32x16(__m512 sum) {
+  return _mm512_permutevar_ps(_mm512_broadcast_f32x4((__m128){CP_QUARTERS}), _mm512_castps_si512(sum));
+}
+
+/* Four vectors step by step: each waits for its last operation while the others have their next. Of four chains one after
+ * another the processor overlaps less, because what waits fills its schedulers. */
+#define CP_EACH for (int k = 0; k < 4; k++)
+typedef struct { __m512 v[4]; } cp_f32x64;
+
 /* a < low ? low : a > high ? high : a; NaN stays */
-CP_INLINE __m512 cp_between(__m512 a, float low, float high) { return _mm512_max_ps(cp_set(low), _mm512_min_ps(cp_set(high), a)); }
-
-CP_INLINE __m512 cp_exp2_f32x16(__m512 x) {
-  __m512 c = cp_between(x, -151.0f, 129.0f), magic = cp_set(12582912.0f);
-  __m512 n = _mm512_sub_ps(_mm512_add_ps(c, magic), magic), f = _mm512_sub_ps(c, n);
-  __m512 p = cp_set(1.53533617864e-4f);
-  p = _mm512_fmadd_ps(p, f, cp_set(1.33988743782e-3f));
-  p = _mm512_fmadd_ps(p, f, cp_set(9.61843735844e-3f));
-  p = _mm512_fmadd_ps(p, f, cp_set(5.55033247126e-2f));
-  p = _mm512_fmadd_ps(p, f, cp_set(2.40226479136e-1f));
-  p = _mm512_fmadd_ps(p, f, cp_set(6.93147202855e-1f));
-  p = _mm512_fmadd_ps(p, f, cp_set(1.0f));
-  return _mm512_scalef_ps(p, n); /* a NaN has come through all of it */
+CP_INLINE cp_f32x64 cp_between_f32x64(cp_f32x64 a, float low, float high) {
+  CP_EACH a.v[k] = _mm512_min_ps(cp_set(high), a.v[k]);
+  CP_EACH a.v[k] = _mm512_max_ps(cp_set(low), a.v[k]);
+  return a;
+}
+/* q * (1 + p) * 2^floor(n); a NaN has come through all of it */
+CP_INLINE cp_f32x64 cp_assemble_f32x64(cp_f32x64 p, cp_f32x64 sum) {
+  cp_f32x64 q;
+  CP_EACH q.v[k] = cp_quarter_f32x16(sum.v[k]);
+  CP_EACH sum.v[k] = _mm512_sub_ps(sum.v[k], cp_set(CP_ROUND));
+  CP_EACH p.v[k] = _mm512_fmadd_ps(p.v[k], q.v[k], q.v[k]);
+  CP_EACH p.v[k] = _mm512_scalef_ps(p.v[k], sum.v[k]);
+  return p;
 }
 
-CP_INLINE __m512 cp_exp_f32x16(__m512 x) {
-  __m512 c = cp_between(x, -104.0f, 89.0f), magic = cp_set(12582912.0f);
-  __m512 n = _mm512_sub_ps(_mm512_fmadd_ps(c, cp_set(1.44269504f), magic), magic);
-  __m512 f = _mm512_fmadd_ps(n, cp_set(-6.93145752e-1f), c);
-  f = _mm512_fmadd_ps(n, cp_set(-1.42860677e-6f), f);
-  __m512 p = cp_set(1.9875691500e-4f);
-  p = _mm512_fmadd_ps(p, f, cp_set(1.3981999507e-3f));
-  p = _mm512_fmadd_ps(p, f, cp_set(8.3334519073e-3f));
-  p = _mm512_fmadd_ps(p, f, cp_set(4.1665795894e-2f));
-  p = _mm512_fmadd_ps(p, f, cp_set(1.6666665459e-1f));
-  p = _mm512_fmadd_ps(p, f, cp_set(5.0000001201e-1f));
-  p = _mm512_add_ps(_mm512_fmadd_ps(p, _mm512_mul_ps(f, f), f), cp_set(1.0f));
-  return _mm512_scalef_ps(p, n); /* a NaN has come through all of it */
+CP_INLINE cp_f32x64 cp_exp2_f32x64(cp_f32x64 x) {
+  cp_f32x64 c = cp_between_f32x64(x, -151.0f, 129.0f), sum, p;
+  CP_EACH sum.v[k] = _mm512_add_ps(c.v[k], cp_set(CP_ROUND));
+  CP_EACH p.v[k] = _mm512_sub_ps(sum.v[k], cp_set(CP_ROUND));
+  CP_EACH c.v[k] = _mm512_sub_ps(c.v[k], p.v[k]);
+  CP_EACH p.v[k] = _mm512_fmadd_ps(cp_set(9.61618311703e-3f), c.v[k], cp_set(5.55299557745e-2f));
+  CP_EACH p.v[k] = _mm512_fmadd_ps(p.v[k], c.v[k], cp_set(2.40226566792e-1f));
+  CP_EACH p.v[k] = _mm512_fmadd_ps(p.v[k], c.v[k], cp_set(6.93147063255e-1f));
+  CP_EACH p.v[k] = _mm512_mul_ps(p.v[k], c.v[k]);
+  return cp_assemble_f32x64(p, sum);
 }
 
-/* y[0 .. 63] = NAME(x[0 .. 63] - shift). Four vectors at a time: their chains of dependent operations overlap. */
+CP_INLINE cp_f32x64 cp_exp_f32x64(cp_f32x64 x) {
+  cp_f32x64 c = cp_between_f32x64(x, -104.0f, 89.0f), sum, n, p;
+  CP_EACH sum.v[k] = _mm512_fmadd_ps(c.v[k], cp_set(1.44269504f), cp_set(CP_ROUND));
+  CP_EACH n.v[k] = _mm512_sub_ps(sum.v[k], cp_set(CP_ROUND));
+  CP_EACH c.v[k] = _mm512_fmadd_ps(n.v[k], cp_set(-6.93145752e-1f), c.v[k]);
+  CP_EACH c.v[k] = _mm512_fmadd_ps(n.v[k], cp_set(-1.42860677e-6f), c.v[k]);
+  CP_EACH p.v[k] = _mm512_fmadd_ps(cp_set(4.16417345405e-2f), c.v[k], cp_set(1.66721090674e-1f));
+  CP_EACH p.v[k] = _mm512_fmadd_ps(p.v[k], c.v[k], cp_set(5.00000178814e-1f));
+  CP_EACH p.v[k] = _mm512_fmadd_ps(p.v[k], _mm512_mul_ps(c.v[k], c.v[k]), c.v[k]);
+  return cp_assemble_f32x64(p, sum);
+}
+
+/* y[0 .. 63] = NAME(x[0 .. 63] - shift) */
 #define CP_LANES(NAME) \
   CP_INLINE void NAME##_lanes(float *y, const float *x, float shift) { \
-    __m512 r[4]; \
-    for (int k = 0; k < 4; k++) r[k] = NAME##x16(_mm512_sub_ps(_mm512_loadu_ps(x + 16 * k), cp_set(shift))); \
-    for (int k = 0; k < 4; k++) _mm512_storeu_ps(y + 16 * k, r[k]); \
+    cp_f32x64 r; \
+    CP_EACH r.v[k] = _mm512_sub_ps(_mm512_loadu_ps(x + 16 * k), cp_set(shift)); \
+    r = NAME##x64(r); \
+    CP_EACH _mm512_storeu_ps(y + 16 * k, r.v[k]); \
   }
 #else
 #define CP_LANES(NAME) \

@@ -5,14 +5,14 @@
 #include "transcendental.h"
 
 typedef float cp_f32x16 __attribute__((vector_size(64)));
-typedef uint32_t cp_u32x16 __attribute__((vector_size(64)));
+typedef int32_t cp_i32x16 __attribute__((vector_size(64)));
 
-CP_INLINE bool cp_same_bits(cp_f32x16 a, cp_f32x16 b) {
-  cp_u32x16 differ = (cp_u32x16)a ^ (cp_u32x16)b;
-  uint32_t any = 0;
-  for (int k = 0; k < 16; k++) any |= differ[k];
-  return any == 0;
+CP_INLINE bool cp_any_lane(cp_i32x16 a) {
+  int32_t any = 0;
+  for (int k = 0; k < 16; k++) any |= a[k];
+  return any != 0;
 }
+CP_INLINE bool cp_same_bits(cp_f32x16 a, cp_f32x16 b) { return !cp_any_lane((cp_i32x16)a ^ (cp_i32x16)b); }
 
 #define cp_likely(x) __builtin_expect(!!(x), 1)
 #define cp_compare_exchange(where, old, next) \

@@ -21,34 +21,39 @@ CP_INLINE float cp_between_f32(float x, float low, float high) {
   return low > below ? low : below;
 }
 
+/* 2^(i / 4), i in 0 .. 3, by selects that vectorise */
+#define CP_QUARTERS 1.0f, 1.18920707703f, 1.41421353817f, 1.68179285526f
+CP_INLINE float cp_quarter_f32(uint32_t i) {
+  const float q[4] = {CP_QUARTERS};
+  float even = i & 2 ? q[2] : q[0], odd = i & 2 ? q[3] : q[1];
+  return i & 1 ? odd : even;
+}
+
+/* exp and exp2 split x into n quarters of a doubling and a rest f: 2^floor(n / 4) * 2^(n % 4 / 4) * (1 + p(f)). Adding
+ * CP_ROUND rounds to quarters: the last two bits of the sum are n % 4, those in front of them floor(n / 4). */
+#define CP_ROUND 3145728.0f
+CP_INLINE int32_t cp_doublings_f32(float sum) { return (int32_t)(cp_f32_bits(sum) - 0x4a400000u) >> 2; }
+
 CP_INLINE float cp_exp2_f32(float x) {
-  float c = cp_between_f32(x, -151.0f, 129.0f);
-  float n = (c + 12582912.0f) - 12582912.0f; /* round to integer */
-  float f = c - n;                           /* exact, |f| <= 1/2 */
-  float p = 1.53533617864e-4f;
-  p = cp_fma_f32(p, f, 1.33988743782e-3f);
-  p = cp_fma_f32(p, f, 9.61843735844e-3f);
-  p = cp_fma_f32(p, f, 5.55033247126e-2f);
-  p = cp_fma_f32(p, f, 2.40226479136e-1f);
-  p = cp_fma_f32(p, f, 6.93147202855e-1f);
-  p = cp_fma_f32(p, f, 1.0f);
-  float r = cp_scale_f32(p, (int32_t)n);
+  float c = cp_between_f32(x, -151.0f, 129.0f), sum = c + CP_ROUND;
+  float f = c - (sum - CP_ROUND); /* exact, |f| <= 1/8 */
+  float p = cp_fma_f32(9.61618311703e-3f, f, 5.55299557745e-2f);
+  p = cp_fma_f32(p, f, 2.40226566792e-1f);
+  p = cp_fma_f32(p, f, 6.93147063255e-1f) * f;
+  float q = cp_quarter_f32(cp_f32_bits(sum));
+  float r = cp_scale_f32(cp_fma_f32(p, q, q), cp_doublings_f32(sum));
   return x != x ? x : r;
 }
 
 CP_INLINE float cp_exp_f32(float x) {
-  float c = cp_between_f32(x, -104.0f, 89.0f);
-  float n = cp_fma_f32(c, 1.44269504f, 12582912.0f) - 12582912.0f;
+  float c = cp_between_f32(x, -104.0f, 89.0f), sum = cp_fma_f32(c, 1.44269504f, CP_ROUND), n = sum - CP_ROUND;
   float f = cp_fma_f32(n, -6.93145752e-1f, c); /* ln 2 in two parts */
   f = cp_fma_f32(n, -1.42860677e-6f, f);
-  float p = 1.9875691500e-4f;
-  p = cp_fma_f32(p, f, 1.3981999507e-3f);
-  p = cp_fma_f32(p, f, 8.3334519073e-3f);
-  p = cp_fma_f32(p, f, 4.1665795894e-2f);
-  p = cp_fma_f32(p, f, 1.6666665459e-1f);
-  p = cp_fma_f32(p, f, 5.0000001201e-1f);
-  p = cp_fma_f32(p, f * f, f) + 1.0f;
-  float r = cp_scale_f32(p, (int32_t)n);
+  float p = cp_fma_f32(4.16417345405e-2f, f, 1.66721090674e-1f);
+  p = cp_fma_f32(p, f, 5.00000178814e-1f);
+  p = cp_fma_f32(p, f * f, f);
+  float q = cp_quarter_f32(cp_f32_bits(sum));
+  float r = cp_scale_f32(cp_fma_f32(p, q, q), cp_doublings_f32(sum));
   return x != x ? x : r;
 }
 

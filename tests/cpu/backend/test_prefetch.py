@@ -49,6 +49,36 @@ def test_another_distance_is_other_code_and_the_same_result(kernel) -> None:
     assert all(torch.equal(results[0][0], found) for found, _ in results)
 
 
+@triton.jit
+def normalised(x, first, second, n, SIZE: tl.constexpr, EARLY: tl.constexpr):
+    o = tl.arange(0, SIZE)
+    m = o < n
+    row = tl.load(x + o, mask=m, other=0.0)
+    if EARLY:
+        total = tl.sum(row, axis=0)
+        where = first
+    else:
+        total = tl.sum(row, axis=0)
+        where = first + (total > 1e30).to(tl.int32)  # not known before the sum
+    tl.store(where + o, row / total, mask=m)
+    tl.store(second + o, row - total, mask=m)
+
+
+@pytest.mark.parametrize("size", [256, 8192])
+@pytest.mark.parametrize("early", [True, False])
+def test_long_results_are_fetched_while_a_reduction_runs(size: int, early: bool) -> None:
+    x, n = torch.rand(size), size - 100
+    results = [torch.full((size,), -1.0) for _ in range(2)]
+    compiled = normalised[(1,)](x, *results, n, SIZE=size, EARLY=early)
+    fetched = compiled.asm["c"].count(", 1, 3);")
+    assert fetched % (1 + early) == 0
+    assert bool(fetched) == (size == 8192)
+    total = x[:n].sum()
+    for found, expected in zip(results, (x / total, x - total), strict=True):
+        torch.testing.assert_close(found[:n], expected[:n])
+        assert bool((found[n:] == -1).all())
+
+
 @pytest.mark.parametrize("value", [-1, 1 << 20, 2.5, "far", True])
 def test_a_distance_that_means_nothing_is_refused(value) -> None:
     with pytest.raises(CpuBackendError, match=r"prefetch_bytes=.* is not allowed: an integer from 0 to 65536"):

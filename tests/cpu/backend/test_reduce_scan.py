@@ -116,6 +116,71 @@ def ties(x, out, B: tl.constexpr):
     tl.store(out, tl.argmax(tl.load(x + tl.arange(0, B)), axis=0))
 
 
+@triton.jit
+def half_of_larger(a, b):
+    return tl.maximum(a, b) * 0.5
+
+
+@triton.jit
+def twice_the_first(a, b):
+    return a + a
+
+
+@triton.jit
+def smaller_with_both(a, b):
+    return tl.minimum(b, a) + a * 0.125
+
+
+@triton.jit
+def fold(x, axis: tl.constexpr, f: tl.constexpr):
+    if f == "half_of_larger":
+        return tl.reduce(x, axis, half_of_larger)
+    elif f == "twice_the_first":  # noqa: RET505
+        return tl.reduce(x, axis, twice_the_first)
+    else:
+        return tl.reduce(x, axis, smaller_with_both)
+
+
+@triton.jit
+def folds(x, out, n, f: tl.constexpr, B: tl.constexpr):
+    o = tl.arange(0, B)
+    row = tl.load(x + o)
+    tl.store(out, fold(tl.load(x + o, mask=o < n, other=0.5), 0, f))
+    tl.store(out + 1, fold(row, 0, f))
+    tl.store(out + 2 + tl.arange(0, 1), fold(row[None, :], 1, f))
+    tl.store(out + 3 + tl.arange(0, 1), fold(row[:, None], 0, f))
+
+
+FOLDS = {
+    "half_of_larger": lambda a, b: np.maximum(a, b) * np.float32(0.5),
+    "twice_the_first": lambda a, b: a + a,
+    "smaller_with_both": lambda a, b: np.minimum(b, a) + a * np.float32(0.125),
+}
+
+
+@pytest.mark.parametrize("f", FOLDS)
+@pytest.mark.parametrize("n", [70, 256])
+def test_a_combine_function_that_begins_like_a_maximum_or_a_sum(f: str, n: int) -> None:
+    """It has the stated order, and all of it counts: `combine(what came before, element)`."""
+    x, out = torch.randn(256), torch.empty(4)
+    folds[(1,)](x, out, n, f=f, B=256)
+    masked = x.clone()
+    masked[n:] = 0.5
+
+    def folded(row: np.ndarray, lanes: int) -> np.float32:
+        held = row[:lanes]
+        for start in range(lanes, len(row), lanes):
+            held = FOLDS[f](held, row[start : start + lanes])
+        while len(held) > 1:
+            held = FOLDS[f](held[: len(held) // 2], held[len(held) // 2 :])
+        return held[0]
+
+    with np.errstate(over="ignore"):
+        whole = folded(x.numpy(), 64)
+        expected = [folded(masked.numpy(), 64), whole, whole, whole]
+    assert out.numpy().tolist() == expected
+
+
 def test_ties_go_to_the_lowest_index() -> None:
     out = torch.empty(1, dtype=torch.int32)
     for first, second in ((3, 200), (64, 65), (0, 511), (100, 300)):

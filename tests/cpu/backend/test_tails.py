@@ -22,11 +22,11 @@ def padded(x: torch.Tensor, n: int, other: float) -> np.ndarray:
 
 
 def reduced(row, combine):
-    """Lanes of 64 ascending, then pairwise: emit/reduce.py."""
+    """Lanes of 64 ascending, then pairwise: emit/reduce.py. Of equal zeros a lane keeps the earlier."""
     with np.errstate(all="ignore"):
         lanes = row[:LANES]
         for start in range(LANES, len(row), LANES):
-            lanes = combine(lanes, row[start : start + LANES])
+            lanes = combine(row[start : start + LANES], lanes)
         while len(lanes) > 1:
             lanes = combine(lanes[: len(lanes) // 2], lanes[len(lanes) // 2 :])
     return lanes[0]
