@@ -114,7 +114,7 @@ def lower(b: Builder, prefix: str, mixer: AttentionSpec, stream: str, layer: str
         ),
         launch(
             attend,
-            ("slot_blocks", "bucket", kv_heads),
+            ("bucket", "slot_blocks", kv_heads),
             layer,
             f"{context} [rows, {heads * dim}] bf16",
             row_slot="row_slot",
