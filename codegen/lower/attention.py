@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from codegen.lower.builder import Builder, launch
 from codegen.lower.common import matmul, matmul_name, matmul_tile, rms_norm
 from codegen.lower.targets import next_power_of_two
@@ -90,7 +92,7 @@ def lower(b: Builder, prefix: str, mixer: AttentionSpec, stream: str, layer: str
         "attention",
         attend_name,
         slot_tiles,
-        SCALE=dim**-0.5,
+        SCALE_LOG2=dim**-0.5 * math.log2(math.e),
         MIN_DOT=b.target.min_dot,
         **sizes,
     )
