@@ -148,7 +148,7 @@ def resolve_target(name: str) -> Target:
             block_ks=(512, 256, 128, 64, 32),
             row_tiles=(1, 2, 4, 8),
             row_blocks=1,
-            dot_queries=64,
+            dot_queries=32,
             min_dot=1,
             conv_block=64,
             num_warps=1,
