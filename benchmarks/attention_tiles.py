@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import math
 import tempfile
 import time
 from collections.abc import Iterator
@@ -47,7 +48,7 @@ def rendered(plan: Plan, queries: int, tiles: tuple[int, ...], folder: Path) -> 
         "BLOCK_D": DIM,
         "PAGE": PAGE,
         "PAGES_PER_SLOT": PAGES,
-        "SCALE": DIM**-0.5,
+        "SCALE_LOG2": DIM**-0.5 * math.log2(math.e),
         "MIN_DOT": 1,
     }
     kernel = Kernel(f"attention_{heads}", "kernels/attention.py.j2", tuple(constants.items()), tiles, 1)
@@ -88,7 +89,7 @@ def measure(queries: int, repeats: int) -> Iterator[dict[str, Any]]:
         for rows in tiles:
             graph = HostGraph()
             with graph.capture():
-                kernel[(triton.cdiv(ROWS, rows), 1, KV_HEADS)](**given, BLOCK_M=rows, enable_fp_fusion=False)
+                kernel[(1, triton.cdiv(ROWS, rows), KV_HEADS)](**given, BLOCK_M=rows, enable_fp_fusion=False)
             yield {"queries": queries, "rows": rows, "us": fastest(graph, repeats)}
 
 

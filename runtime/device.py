@@ -110,10 +110,11 @@ def conv_window(position, conv_ring, window, o_c, m_c, WIDTH: tl.constexpr, RING
 def attend_page(scores, b_v, top, total, acc):
     """One page of online softmax. scores [G, PAGE] fp32, b_v [PAGE, D] bf16, top [G], total [G, PAGE], acc [G, D].
 
+    Weights are 2^(score - top): scores come multiplied by log2(e), along with their scale.
     Source: arXiv 2205.14135, algorithm 1.
     """
     new_top = tl.maximum(top, tl.max(scores, axis=1))
-    weights = tl.exp(scores - new_top[:, None])
-    rescale = tl.exp(top - new_top)
+    weights = tl.exp2(scores - new_top[:, None])
+    rescale = tl.exp2(top - new_top)
     total = total * rescale[:, None] + weights
     return new_top, total, tl.dot(weights.to(tl.bfloat16), b_v, acc * rescale[:, None])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from codegen.lower.builder import Builder, launch
 from codegen.lower.common import matmul, matmul_name, matmul_tile, rms_norm
 from codegen.lower.targets import next_power_of_two
@@ -90,7 +92,7 @@ def lower(b: Builder, prefix: str, mixer: AttentionSpec, stream: str, layer: str
         "attention",
         attend_name,
         slot_tiles,
-        SCALE=dim**-0.5,
+        SCALE_LOG2=dim**-0.5 * math.log2(math.e),
         MIN_DOT=b.target.min_dot,
         **sizes,
     )
@@ -114,7 +116,7 @@ def lower(b: Builder, prefix: str, mixer: AttentionSpec, stream: str, layer: str
         ),
         launch(
             attend,
-            ("slot_blocks", "bucket", kv_heads),
+            ("bucket", "slot_blocks", kv_heads),
             layer,
             f"{context} [rows, {heads * dim}] bf16",
             row_slot="row_slot",

@@ -99,8 +99,8 @@ def test_programs_are_those_of_the_grid(plan: Plan) -> None:
     panels = matmul.grid[0]
     assert [count_programs(plan, matmul, rows, Shape(rows)) for rows in (1, 16, 17)] == [panels, panels, 2 * panels]
     attention = next(launch for launch in plan.section("verify").launches if launch.kernel.startswith("attention"))
-    tiles, slots, heads = attention.grid
-    assert (tiles, slots) == ("slot_blocks", "bucket")
+    slots, tiles, heads = attention.grid
+    assert (slots, tiles) == ("bucket", "slot_blocks")
     assert count_programs(plan, attention, 8, Shape(8)) == 8 * heads
 
 

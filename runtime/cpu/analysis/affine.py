@@ -48,6 +48,24 @@ def uniform(value: Value) -> Value | None:
     return None if value.type.is_tensor else value
 
 
+def of_rows(value: Value) -> Value | None:
+    """The tensor [M] of which every row of `value` [M, N] repeats an element, if there is one."""
+    if value.defining != "tt.broadcast" or len(value.type.dims) != 2:
+        return None
+    column = value.op.operands[0]
+    is_column = column.defining == "tt.expand_dims" and int(column.op.attrs["axis"]) == 1
+    return column.op.operands[0] if is_column and column.type.dims[0] == value.type.dims[0] else None
+
+
+def is_positive_zero(value: Value) -> bool:
+    """Is every element the float 0.0, whose sign is positive?"""
+    same = uniform(value)
+    if same is None or same.defining != "arith.constant" or not same.type.is_float:
+        return False
+    text = constant_text(same.op)
+    return not text.startswith(("-", "0x")) and float(text) == 0.0
+
+
 class Strides:
     """Difference between neighbours along one dimension. `inits` maps induction values to their initial tensors.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum, auto
 
 from ..ttir.ir import Function, Op, Value, words
-from .affine import Strides, constant_int, uniform
+from .affine import Strides, constant_int, of_rows, uniform
 from .effects import WRITES, Effects
 from .induction import find_inductions, is_index_arithmetic
 from .liveness import accumulates_in_place, dies_at, find_updates, inherited
@@ -41,6 +41,10 @@ EXPENSIVE = words(
     "math.exp math.exp2 math.log math.log2 math.sin math.cos math.erf math.tanh math.sqrt math.rsqrt math.powf",
     "tt.extern_elementwise arith.divf arith.remf tt.precise_divf tt.precise_sqrt",
 )
+#: Elementary functions of f32 that native/arrays.h computes for whole arrays, in half the time.
+ARRAY_FUNCTIONS = words("math.exp math.exp2")
+#: Elements of the last dimension from which, and of a tensor up to which, that is worth an array.
+ARRAY_ROW, ARRAY_MOST = 64, 4096
 INTEGER_DIVISIONS = words("arith.divsi arith.remsi arith.divui arith.remui")
 _LINEAR = words(
     "arith.addi arith.subi arith.muli arith.extsi tt.splat tt.broadcast tt.expand_dims tt.reshape tt.trans",
@@ -153,18 +157,20 @@ class Placement:
             self.stored.add(value)
             return
         cost = self._cost(value)
-        if cost == 0 or self._is_panel_view(value):
+        if cost == 0 or self._is_panel_view(value) or self._is_read_by_dots(value):
             return
         shared = len(self._roots[value]) > 1 and any(group != groups[0] for group in groups)
         left_to_operand = any(user.results and user.results[0] in self._left_to_operand for user, _ in value.uses)
-        if shared or left_to_operand or self.must_store(op, value) or self._recomputed_by_broadcast(value, cost):
+        needed = self.must_store(op, value) or self._recomputed_by_broadcast(value, cost)
+        if shared or left_to_operand or needed or self._is_array_function(value):
             (self._left_to_operand if op.name in REPEATS else self.stored).add(value)
 
     def _worth_updating(self, value: Value) -> bool:
         """Early update in place: read by more than the yield, or an accumulator that a dot then updates."""
         users = [user for user, _ in value.uses]
         if len(users) == 1 and users[0].name == "tt.dot":
-            return accumulates_in_place(users[0], self.updates) is not None
+            scales = is_packed(users[0]) and scaled_rows(value) is not None
+            return not scales and accumulates_in_place(users[0], self.updates) is not None
         return len(self._roots[value]) > 1
 
     def _only_reduction(self, value: Value) -> Op | None:
@@ -227,6 +233,21 @@ class Placement:
             step = step.op.operands[0]
         return value is not panel.pairs or panel.load is not None
 
+    def _is_read_by_dots(self, value: Value) -> bool:
+        """A load that packed dots of its block alone read, as their left operand, where it lies in memory."""
+        if self.keep_loads or value.defining != "tt.load" or len(value.type.dims) != 2 or value.type.dims[1] % 2:
+            return False
+        if any(not is_packed(user) or k != 0 for user, k in value.uses) or self.must_store(value.op, value):
+            return False
+        row, column = (self.strides_unwrapped.of(value.op.operands[0], d) for d in range(2))
+        return column == 1 and row is not None
+
+    def _is_array_function(self, value: Value) -> bool:
+        """Is it worth an array of its own, because all of it is computed faster than its elements one by one?"""
+        dims = value.type.dims
+        small = len(dims) > 1 and dims[-1] % ARRAY_ROW == 0 and value.type.numel <= ARRAY_MOST
+        return small and not self.keep_loads and value.defining in ARRAY_FUNCTIONS and value.type.elem == "f32"
+
     def _recomputed_by_broadcast(self, value: Value, cost: int) -> bool:
         """Would a broadcast along an outer dimension evaluate the value once per repetition?"""
         for user, _ in value.uses:
@@ -254,6 +275,25 @@ class Placement:
             own = SLOW if _is_slow(value.op) or length > LONG_CHAIN else LOAD * (value.defining == "tt.load")
             self._costs[value] = max([own, *(cost for cost, _ in inner)]), length
         return self._costs[value]
+
+
+def is_packed(op: Op) -> bool:
+    """Is it a product of bf16 matrices that runs on panels?"""
+    if op.name != "tt.dot" or len(op.operands[0].type.dims) != 2:
+        return False
+    left, right, _ = op.operands
+    return left.type.elem == right.type.elem == "bf16" and op.result.type.elem == "f32"
+
+
+def scaled_rows(value: Value) -> tuple[Value, Value] | None:
+    """A matrix and the numbers its rows are multiplied by, if `value` is `matrix * numbers[:, None]`."""
+    if value.defining != "arith.mulf" or value.type.elem != "f32":
+        return None
+    left, right = value.op.operands
+    for matrix, column in ((left, right), (right, left)):
+        if (numbers := of_rows(column)) is not None:
+            return matrix, numbers
+    return None
 
 
 def _is_slow(op: Op) -> bool:

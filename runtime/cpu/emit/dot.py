@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
-from ..analysis.affine import RUNTIME
+from typing import NamedTuple
+
+from ..analysis.affine import RUNTIME, is_positive_zero
 from ..analysis.liveness import accumulates_in_place
-from ..analysis.placement import Place
+from ..analysis.placement import Place, is_packed, scaled_rows
 from ..ttir.ir import Op, Value
 from .emitter import Emitter, emits
 from .nest import ZERO, At, Index, Nest, flat
@@ -13,14 +15,20 @@ from .nest import ZERO, At, Index, Nest, flat
 COLUMN_MULTIPLE = 16
 
 
+class Start(NamedTuple):
+    """What accumulators start from: the name of `enum cp_start`, and the array of numbers that scale rows."""
+
+    kind: str = "CP_FROM_C"
+    scale: str = "0"
+
+
 @emits("tt.dot")
 def dot(e: Emitter, op: Op) -> None:
-    left, right, _ = op.operands
-    target = _accumulator(e, op)
-    if left.type.elem == right.type.elem == "bf16" and op.result.type.elem == "f32" and len(left.type.dims) == 2:
+    if is_packed(op):
         e.include("dot_bf16.h")
-        _dot_bf16(e, op, target)
+        _dot_bf16(e, op)
     else:
+        target = _accumulator(e, op)
         e.include("dot.h")
         emit = _dot_f16 if op.result.type.elem == "f16" else _dot_any
         emit(e, op, target)
@@ -36,6 +44,19 @@ def _accumulator(e: Emitter, op: Op) -> str:
         e.allocate(op.result)
         e.materialise(accumulator, e.names[op.result])
     return e.names[op.result]
+
+
+def _packed_accumulator(e: Emitter, op: Op) -> tuple[str, Start]:
+    """The same of a packed dot, which makes zeros and scales rows of its accumulators by itself."""
+    accumulator = op.operands[2]
+    if is_positive_zero(accumulator):
+        return e.allocate(op.result), Start("CP_FROM_ZERO")
+    if (rows := scaled_rows(accumulator)) is not None and e.place[accumulator] is Place.INLINE:
+        carried, factors = rows
+        if e.placement.updates.get(accumulator) is carried:
+            e.names[op.result], e.place[op.result] = e.names[carried], Place.ARRAY
+            return e.names[carried], Start("CP_FROM_SCALED", e.stored(factors))
+    return _accumulator(e, op), Start()
 
 
 def _dot_f16(e: Emitter, op: Op, target: str) -> None:
@@ -107,23 +128,28 @@ def _pack_rows(e: Emitter, right: Value, packed: str) -> None:
     e.loop_nest((depth // 2, columns), build)
 
 
-def _dot_bf16(e: Emitter, op: Op, target: str) -> None:
+def _dot_bf16(e: Emitter, op: Op) -> None:
     left, right, _ = op.operands
     (rows, depth), columns = left.type.dims, right.type.dims[1]
     padded = max(columns, COLUMN_MULTIPLE)
+    target, start = _packed_accumulator(e, op)
     a, lda = _left(e, op, rows, depth)
     panel, stride = _panel(e, op, depth, columns, padded)
     pairs = (depth + 1) // 2
+    operands = f"{pairs}, {a}, {lda}, {panel}, {stride}"
     if padded == columns:
-        e.write(f"cp_dot_panel({rows}, {columns}, {pairs}, {a}, {lda}, {panel}, {stride}, {target}, {columns});")
+        e.write(f"cp_dot_panel({rows}, {columns}, {operands}, {target}, {columns}, {start.kind}, {start.scale});")
         return
     wide = e.array("f32", rows * padded)
     row, copy = e.fresh("i"), f"sizeof(float) * {columns}"
     each_row = f"for (int {row} = 0; {row} < {rows}; {row}++)"
+    if start.kind != "CP_FROM_ZERO":
+        e.write(
+            f"memset({wide}, 0, sizeof {wide});",
+            f"{each_row} memcpy({wide} + {row} * {padded}, {target} + {row} * {columns}, {copy});",
+        )
     e.write(
-        f"memset({wide}, 0, sizeof {wide});",
-        f"{each_row} memcpy({wide} + {row} * {padded}, {target} + {row} * {columns}, {copy});",
-        f"cp_dot_panel({rows}, {padded}, {pairs}, {a}, {lda}, {panel}, {stride}, {wide}, {padded});",
+        f"cp_dot_panel({rows}, {padded}, {operands}, {wide}, {padded}, {start.kind}, {start.scale});",
         f"{each_row} memcpy({target} + {row} * {columns}, {wide} + {row} * {padded}, {copy});",
     )
 
@@ -132,7 +158,9 @@ def _left(e: Emitter, op: Op, rows: int, depth: int) -> tuple[str, int | str]:
     """Array of the left operand as rows of whole k pairs, and its row stride."""
     left = op.operands[0]
     if depth > 1:
-        return _left_in_place(e, op, depth) or (e.stored(left), depth)
+        if left not in e.rows_in_memory:
+            e.rows_in_memory[left] = _left_in_place(e, op, depth)
+        return e.rows_in_memory[left] or (e.stored(left), depth)
     single, name, i = e.stored(left), e.array("bf16", 2 * rows), e.fresh("i")
     with e.scope(f"for (int {i} = 0; {i} < {rows}; {i}++)"):
         e.write(f"{name}[2 * {i}] = {single}[{i}];", f"{name}[2 * {i} + 1] = 0;")

@@ -43,6 +43,13 @@ def array_function(value: Value) -> str | None:
     return ARRAY_FUNCTIONS.get(value.defining or "") if value.type.elem == "f32" else None
 
 
+def is_rounding_to_bf16(value: Value) -> bool:
+    """Is `value` a tensor of f32 rounded to the nearest bf16?"""
+    if value.type.elem != "bf16" or value.defining not in ("arith.truncf", "tt.fp_to_fp"):
+        return False
+    return value.op.operands[0].type.elem == "f32" and value.op.attrs.get("rounding") != "rtz"
+
+
 Emit = Callable[[Element], str]
 TABLE: dict[str, Emit] = {}
 

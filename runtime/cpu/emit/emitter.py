@@ -6,13 +6,14 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from ..analysis.affine import uniform
+from ..analysis.affine import of_rows, uniform
 from ..analysis.placement import Place, Placement
 from ..errors import LocalMemoryExceeded
 from ..ttir.ir import Block, Function, Op, Value, words
 from .checks import Checks
-from .ctypes import c_type, size_of, widen
-from .elementwise import array_function, expression
+from ..analysis.tails import LANES
+from .ctypes import c_type, literal, size_of, widen
+from .elementwise import array_function, expression, is_rounding_to_bf16
 from .nest import ZERO, At, Index, Loop, Nest, flat
 from .rows import store_row
 from .split import split_loop
@@ -51,6 +52,8 @@ class Emitter:
         self.place: dict[Value, Place] = self.placement.place
         self.names: dict[Value, str] = {}
         self.in_place_accumulators: dict[Op, Value] = {}
+        #: Where left operands of packed dots lie in memory: address and row stride; None of those that must be stored.
+        self.rows_in_memory: dict[Value, tuple[str, str] | None] = {}
         self.headers = ["kernel.h"]
         #: (location, message) of every device_assert; the kernel reports a failure by its number.
         self.assertions: list[tuple[str, str]] = []
@@ -169,8 +172,7 @@ class Emitter:
             self.copy(target, self.names[value], value)
             return
         convert = as_type is not None and as_type != value.type.elem
-        if not convert and (function := array_function(value)):
-            self._whole_array(function, value.op.operands[0], target)
+        if not convert and self._by_array_function(value, target):
             return
 
         def build(nest: Nest, index: Index) -> None:
@@ -180,13 +182,45 @@ class Emitter:
 
         self.loop_nest(shape, build, self.innermost(value))
 
+    def _by_array_function(self, value: Value, target: str) -> bool:
+        """Write target = value as a call of arrays.h, if there is a function for it."""
+        if is_rounding_to_bf16(value) and self.place[value.op.operands[0]] is Place.ARRAY:
+            self.include("arrays.h")
+            self.write(f"cp_f32_bf16_array({target}, {self.names[value.op.operands[0]]}, {value.type.numel});")
+            return True
+        function = array_function(value)
+        if function:
+            self._whole_array(function, value.op.operands[0], target)
+        return function is not None
+
     def _whole_array(self, function: str, argument: Value, target: str) -> None:
         """target = function(argument)."""
         self.include("arrays.h")
+        if rows := self._scaled_and_shifted(argument):
+            source, scale, shifts = rows
+            count, columns = argument.type.dims
+            self.write(f"{function}_rows({target}, {source}, {scale}, {shifts}, {count}, {columns});")
+            return
         source, shift = self.shifted(argument) or (target, "0.0f")
         if source == target and shift == "0.0f":
             self.materialise(argument, target)
         self.write(f"{function}_array({target}, {source}, {shift}, {argument.type.numel});")
+
+    def _scaled_and_shifted(self, argument: Value) -> tuple[str, str, str] | None:
+        """Array, scalar and array of a number per row, if `argument` is `x * scale - shift[:, None]` or without a scale."""
+        if self.place[argument] is not Place.INLINE or argument.defining != "arith.subf":
+            return None
+        left, shifts = argument.op.operands[0], of_rows(argument.op.operands[1])
+        if shifts is None or argument.type.dims[1] % LANES:
+            return None
+        scale = "1.0f"
+        if self.place[left] is Place.INLINE and left.defining == "arith.mulf":
+            left, factor = left.op.operands
+            scalar = uniform(factor)
+            if scalar is None or (scalar.type.is_tensor and scalar.defining != "arith.constant"):
+                return None
+            scale = literal(scalar.op) if scalar.type.is_tensor else self.names[scalar]
+        return (self.names[left], scale, self.stored(shifts)) if self.place[left] is Place.ARRAY else None
 
     def shifted(self, argument: Value) -> tuple[str, str] | None:
         """Array and scalar whose difference `argument` is: array functions compute it on the way."""

@@ -8,6 +8,9 @@ import triton
 import triton.language as tl
 from dot_oracle import dot, same_bits
 
+from runtime.cpu.analysis.affine import is_positive_zero
+from runtime.cpu.ttir.parser import parse_module
+
 
 def pack(w: torch.Tensor, width: int) -> torch.Tensor:
     """[K, N] -> panels [N/width][K/2][width][2]."""
@@ -117,6 +120,83 @@ def test_a_store_between_load_and_dot_makes_a_copy() -> None:
     store_between[(1,)](x, memory, y, K=32, N=16)
     assert same_bits(y, dot(x, w, torch.zeros(4, 16)))
     assert not memory.any()
+
+
+@triton.jit
+def two_products(x, w, v, y, z, rows, K: tl.constexpr, N: tl.constexpr, M: tl.constexpr, BK: tl.constexpr):
+    o_m, o_n, o_k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, BK)
+    left, right = tl.zeros((M, N), tl.float32), tl.zeros((M, N), tl.float32)
+    for k0 in range(0, K, BK):
+        a = tl.load(x + o_m[:, None] * K + (k0 + o_k)[None, :], mask=o_m[:, None] < rows, other=0.0)
+        left = tl.dot(a, tl.load(w + (k0 + o_k)[:, None] * N + o_n[None, :]), left)
+        right = tl.dot(a, tl.load(v + (k0 + o_k)[:, None] * N + o_n[None, :]), right)
+    tl.store(y + o_m[:, None] * N + o_n[None, :], left, mask=o_m[:, None] < rows)
+    tl.store(z + o_m[:, None] * N + o_n[None, :], right, mask=o_m[:, None] < rows)
+
+
+@pytest.mark.parametrize("rows", [8, 5, 1])
+def test_two_products_read_one_left_operand_where_it_lies(rows: int) -> None:
+    """Behind the last row lies a NaN: who reads it under the mask shows it."""
+    x, w, v = torch.randn(9, 128).bfloat16(), torch.randn(128, 32).bfloat16(), torch.randn(128, 32).bfloat16()
+    x[rows:] = float("nan")
+    y, z = torch.full((rows, 32), float("nan")), torch.full((rows, 32), float("nan"))
+    source = c_source(two_products[(1,)](x, w, v, y, z, rows, K=128, N=32, M=8, BK=32))
+    assert source.count("const uint16_t *left") == 1  # found out once, for both
+    for got, weights in ((y, w), (z, v)):
+        assert same_bits(got, dot(x[:rows], weights, torch.zeros(rows, 32)))
+
+
+@triton.jit
+def rescaled(x, w, factors, y, steps, M: tl.constexpr, K: tl.constexpr, N: tl.constexpr):
+    o_m, o_n, o_k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    acc = tl.load(y + o_m[:, None] * N + o_n[None, :])
+    for step in range(steps):
+        a = tl.load(x + step * M * K + o_m[:, None] * K + o_k[None, :])
+        b = tl.load(w + step * K * N + o_k[:, None] * N + o_n[None, :])
+        factor = tl.load(factors + step * M + o_m)
+        acc = tl.dot(a, b, acc * factor[:, None])
+    tl.store(y + o_m[:, None] * N + o_n[None, :], acc)
+
+
+@pytest.mark.parametrize(("M", "N"), [(1, 16), (5, 64), (8, 8), (16, 128)])
+def test_a_dot_scales_the_rows_of_its_accumulator(M: int, N: int) -> None:
+    M = triton.next_power_of_2(M)
+    x, w = torch.randn(3, M, 32).bfloat16(), torch.randn(3, 32, N).bfloat16()
+    factors, y = torch.randn(3, M), torch.randn(M, N)
+    expected = y
+    for a, b, factor in zip(x, w, factors, strict=True):
+        expected = dot(a, b, expected * factor[:, None])
+    source = c_source(rescaled[(1,)](x, w, factors, y, 3, M=M, K=32, N=N))
+    assert source.count("CP_FROM_SCALED") == 1
+    assert same_bits(y, expected)
+
+
+@triton.jit
+def from_a_constant(x, w, y, START: tl.constexpr, M: tl.constexpr, K: tl.constexpr, N: tl.constexpr):
+    o_m, o_n, o_k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    a, b = tl.load(x + o_m[:, None] * K + o_k[None, :]), tl.load(w + o_k[:, None] * N + o_n[None, :])
+    tl.store(y + o_m[:, None] * N + o_n[None, :], tl.dot(a, b, tl.full((M, N), START, tl.float32)))
+
+
+@pytest.mark.parametrize(("start", "zero"), [(0.0, True), (1.5, False)])
+def test_a_dot_that_starts_from_zero_needs_no_accumulator(start: float, zero: bool) -> None:
+    x, w, y = torch.full((4, 32), -0.0).bfloat16(), torch.ones(32, 16).bfloat16(), torch.empty(4, 16)
+    source = c_source(from_a_constant[(1,)](x, w, y, START=start, M=4, K=32, N=16))
+    assert ("CP_FROM_ZERO" in source) is zero
+    assert same_bits(y, dot(x, w, torch.full((4, 16), start)))
+
+
+@pytest.mark.parametrize(("text", "zero"), [("0.000000e+00", True), ("-0.000000e+00", False), ("1.0", False)])
+def test_a_negative_zero_is_none_to_start_from(text: str, zero: bool) -> None:
+    """Triton makes no such constant today."""
+    source = f"""module {{
+      tt.func public @f() {{
+        %a = arith.constant dense<{text}> : tensor<4xf32>
+        tt.return
+      }}
+    }}"""
+    constant = next(op for op in parse_module(source)[0].walk() if op.name == "arith.constant")
+    assert is_positive_zero(constant.result) is zero
 
 
 @triton.jit

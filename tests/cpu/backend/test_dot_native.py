@@ -17,13 +17,22 @@ from runtime.cpu import pool, toolchain
 
 SOURCE = """
 #include "dot_bf16.h"
-void run(int M, int N, int K, int lda, const uint16_t *A, const uint16_t *P, long ldp, float *C, int ldc) {
-  cp_dot_panel(M, N, (K + 1) / 2, A, lda, P, ldp, C, ldc);
-}
+#define RUN(NAME, START) \
+  void NAME(int M, int N, int K, int lda, const uint16_t *A, const uint16_t *P, long ldp, float *C, int ldc, const float *scale) { \
+    cp_dot_panel(M, N, (K + 1) / 2, A, lda, P, ldp, C, ldc, START, scale); \
+  }
+RUN(run_from_c, CP_FROM_C)
+RUN(run_from_zero, CP_FROM_ZERO)
+RUN(run_from_scaled, CP_FROM_SCALED)
 void pack(int K, int N, int NP, const uint16_t *B, uint16_t *P) { cp_pack_panel(K, N, NP, B, P); }
 void pack_transposed(int K, int N, int NP, const uint16_t *B, uint16_t *P) { cp_pack_panel_transposed(K, N, NP, B, P); }
 const char *path(void) { return CP_DOT_BF16_PATH; }
 """
+STARTS = {
+    "c": lambda c, scale: c,
+    "zero": lambda c, scale: torch.zeros_like(c),
+    "scaled": lambda c, scale: c * scale[:, None],
+}
 ISA_LEVELS = ["native", "avx512", "avx2", "baseline"]
 
 
@@ -44,21 +53,29 @@ def native(isa: str) -> ctypes.CDLL:
 
 
 def run(
-    library: ctypes.CDLL, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, transposed: bool = False
+    library: ctypes.CDLL,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor,
+    transposed: bool = False,
+    start: str = "c",
+    scale: torch.Tensor | None = None,
 ) -> torch.Tensor:
+    at = ctypes.c_void_p
     (rows, depth), columns = a.shape, b.shape[1]
     pairs, padded = (depth + 1) // 2, -(-columns // 16) * 16
     left = torch.zeros(rows, 2 * pairs, dtype=torch.bfloat16)
     left[:, :depth] = a
     panel = torch.empty(pairs * padded * 2, dtype=torch.bfloat16)
     out = torch.zeros(rows, padded)
-    out[:, :columns] = c
+    out[:, :columns] = torch.full_like(c, torch.nan) if start == "zero" else c
+    factors = None if scale is None else at(scale.data_ptr())
     source = b.t().contiguous() if transposed else b.contiguous()
-    at = ctypes.c_void_p
     pack = library.pack_transposed if transposed else library.pack
     pack(depth, columns, padded, at(source.data_ptr()), at(panel.data_ptr()))
     where = at(left.data_ptr()), at(panel.data_ptr())
-    library.run(rows, padded, depth, 2 * pairs, *where, ctypes.c_long(2 * padded), at(out.data_ptr()), padded)
+    function = getattr(library, f"run_from_{start}")
+    function(rows, padded, depth, 2 * pairs, *where, ctypes.c_long(2 * padded), at(out.data_ptr()), padded, factors)
     return out[:, :columns].contiguous()
 
 
@@ -79,17 +96,20 @@ def numbers(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> torc
     depth=st.integers(1, 70),
     kinds=st.tuples(*[st.sampled_from(["normal", "tiny", "any", "near"])] * 3),
     transposed=st.booleans(),
+    start=st.sampled_from(sorted(STARTS)),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_equals_the_scalar_oracle(isa, rows, columns, depth, kinds, transposed, seed) -> None:
+def test_equals_the_scalar_oracle(isa, rows, columns, depth, kinds, transposed, start, seed) -> None:
+    """Whatever accumulators start from: scaling rounds once, and flushes nothing before the dot does."""
     if not supported(isa):
         pytest.skip(f"no {isa} here")
     rng = np.random.default_rng(seed)
     shapes = (rows, depth), (depth, columns), (rows, columns)
     a, b, c = (numbers(rng, shape, kind) for shape, kind in zip(shapes, kinds, strict=True))
     a, b = a.bfloat16(), b.bfloat16()
-    got = run(native(isa), a, b, c, transposed)
-    assert same_bits(got, dot(a, b, c))
+    scale = torch.from_numpy(rng.standard_normal(rows).astype(np.float32)) * 2.0 ** int(rng.integers(-20, 40))
+    got = run(native(isa), a, b, c, transposed, start, scale)
+    assert same_bits(got, dot(a, b, STARTS[start](c, scale)))
 
 
 def test_paths_differ_by_instruction_set() -> None:

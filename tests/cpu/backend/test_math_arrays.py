@@ -1,4 +1,4 @@
-"""exp and exp2 of whole arrays (native/arrays.h): the bits of the scalar functions, and their error."""
+"""exp, exp2 and rounding to bf16 of whole arrays (native/arrays.h): the bits of the scalar functions, and their error."""
 
 from __future__ import annotations
 
@@ -21,6 +21,12 @@ void exp2_array(float *x, int n) { cp_exp2_f32_array(x, x, 0.0f, n); }
   }
 ONE_BY_ONE(exp_scalar, cp_exp_f32)
 ONE_BY_ONE(exp2_scalar, cp_exp2_f32)
+void exp_rows(float *y, const float *x, float scale, const float *shift, int m, int n) { cp_exp_f32_rows(y, x, scale, shift, m, n); }
+void exp2_rows(float *y, const float *x, float scale, const float *shift, int m, int n) { cp_exp2_f32_rows(y, x, scale, shift, m, n); }
+void bf16_array(uint16_t *y, const float *x, int n) { cp_f32_bf16_array(y, x, n); }
+__attribute__((optimize("no-tree-vectorize"))) void bf16_scalar(uint16_t *y, const float *x, int n) {
+  for (int i = 0; i < n; i++) y[i] = cp_f32_bf16(x[i]);
+}
 """
 #: Largest error in units of the last place, of results that are not denormal.
 BOUND = 1.0
@@ -75,12 +81,48 @@ def test_same_bits_as_scalar_code(isa: str, function: str) -> None:
     numbers = ~np.isnan(x)
     assert (whole[numbers].view(np.uint32) == single[numbers].view(np.uint32)).all()
     assert np.isnan(whole[~numbers]).all()
-    for count in range(70):  # remainders of the vector loop
-        tail = np.linspace(-3, 3, 70, dtype=np.float32)
+    for count in range(200):  # remainders of the vector loops
+        tail = np.linspace(-3, 3, 200, dtype=np.float32)
         expected = tail.copy()
         expected[:count] = evaluate("baseline", f"{function}_scalar", tail[:count])
         getattr(native(isa), f"{function}_array")(ctypes.c_void_p(tail.ctypes.data), count)
         assert (tail.view(np.uint32) == expected.view(np.uint32)).all()
+
+
+@pytest.mark.parametrize("columns", [64, 128, 192])
+@pytest.mark.parametrize("rows", [1, 2, 3, 8])
+@pytest.mark.parametrize("function", ["exp", "exp2"])
+@pytest.mark.parametrize("isa", ISA_LEVELS)
+def test_rows_are_scaled_and_shifted(isa: str, function: str, rows: int, columns: int) -> None:
+    """Both round: the product is not fused with the difference."""
+    if not supported(isa):
+        pytest.skip(f"this processor has no {isa}")
+    rng = np.random.default_rng(rows * columns)
+    x = rng.standard_normal((rows, columns)).astype(np.float32) * 30
+    x[0, :3] = np.inf, -np.inf, np.nan
+    scale, shift = np.float32(0.3), rng.standard_normal(rows).astype(np.float32) * 30
+    expected = evaluate("baseline", f"{function}_scalar", (x * scale - shift[:, None]).reshape(-1)).reshape(x.shape)
+    for out in (np.empty_like(x), x):
+        addresses = [ctypes.c_void_p(a.ctypes.data) for a in (out, x, shift)]
+        getattr(native(isa), f"{function}_rows")(*addresses[:2], ctypes.c_float(scale), addresses[2], rows, columns)
+        np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("isa", ISA_LEVELS)
+def test_rounding_to_bf16_has_the_bits_of_scalar_code(isa: str) -> None:
+    """Ties, denormals, infinities, and NaNs whatever they carry, alone among normal numbers and not."""
+    if not supported(isa):
+        pytest.skip(f"this processor has no {isa}")
+    rng = np.random.default_rng(5)
+    ties = (np.arange(1 << 16, dtype=np.uint32) << 16 | 0x8000).view(np.float32)
+    x = np.concatenate([samples(), ties, rng.integers(0, 1 << 32, 1 << 16, dtype=np.uint32).view(np.float32)])
+    normal = rng.standard_normal(64 * 100).astype(np.float32)
+    normal[::64] = [1e-45, np.nan, -1e-39, np.inf] * 25
+    for values in (x, normal, normal[:63], normal[:65]):
+        got, expected = np.full(len(values) + 1, 7, np.uint16), np.full(len(values) + 1, 7, np.uint16)
+        for library, name, out in ((native(isa), "bf16_array", got), (native("baseline"), "bf16_scalar", expected)):
+            getattr(library, name)(ctypes.c_void_p(out.ctypes.data), ctypes.c_void_p(values.ctypes.data), len(values))
+        assert (got == expected).all()
 
 
 @pytest.mark.parametrize("function", ["exp", "exp2"])

@@ -17,7 +17,7 @@ def attention_by_row(
     k_cache,
     v_cache,
     context,
-    SCALE: tl.constexpr,
+    SCALE_LOG2: tl.constexpr,
     BLOCK_G: tl.constexpr,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
@@ -50,12 +50,12 @@ def attention_by_row(
         tile = (tl.load(pages + i_page).to(tl.int64) * KV_HEADS + i_kv) * (PAGE * BLOCK_D)
         b_k = panel_operand(tl.load(k_cache + tile + o_tile), BLOCK_D, PAGE)
         b_v = panel_operand(tl.load(v_cache + tile + o_tile), PAGE, BLOCK_D)
-        top, total, acc = attend_page(tl.dot(b_q, b_k) * SCALE, b_v, top, total, acc)
+        top, total, acc = attend_page(tl.dot(b_q, b_k) * SCALE_LOG2, b_v, top, total, acc)
     tail = length % PAGE
     if tail > 0:
         tile = (tl.load(pages + length // PAGE).to(tl.int64) * KV_HEADS + i_kv) * (PAGE * BLOCK_D)
         b_k = panel_operand(tl.load(k_cache + tile + o_tile), BLOCK_D, PAGE)
-        scores = tl.where(o_j[None, :] < tail, tl.dot(b_q, b_k) * SCALE, -float("inf"))
+        scores = tl.where(o_j[None, :] < tail, tl.dot(b_q, b_k) * SCALE_LOG2, -float("inf"))
         m_v = (o_tile // (2 * BLOCK_D)) * 2 + o_tile % 2 < tail
         b_v = panel_operand(tl.load(v_cache + tile + o_tile, mask=m_v, other=0.0), PAGE, BLOCK_D)
         top, total, acc = attend_page(scores, b_v, top, total, acc)

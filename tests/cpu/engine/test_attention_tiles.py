@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from dataclasses import dataclass, field
 from random import Random
 
@@ -70,7 +71,7 @@ class Case:
             "BLOCK_D": 1 << (dim - 1).bit_length(),
             "PAGE": page,
             "PAGES_PER_SLOT": PAGES_PER_SLOT,
-            "SCALE": dim**-0.5,
+            "SCALE_LOG2": dim**-0.5 * math.log2(math.e),
             "MIN_DOT": 1,
         }
 
@@ -84,7 +85,7 @@ class Case:
 
     def by_tile(self, kernel, tile: int) -> torch.Tensor:
         context, size = self._context(), max(map(len, self.rows))
-        grid = (-(-size // tile), len(self.rows), self.shape[1])
+        grid = (len(self.rows), -(-size // tile), self.shape[1])
         kernel[grid](**self.tensors, context=context, BLOCK_M=tile)
         return context
 
