@@ -11,6 +11,7 @@ from math import prod
 from runtime.plan import Buffer, Limits, Plan
 
 PAIR, QUAD = 2, 4
+REAL = ("bf16", "fp32")
 # Protocol buffers that the host reads or writes: dtype and least number of elements.
 SLOT_BUFFERS = (
     *("committed_len", "state_len", "limit_len", "num_accepted", "row_first", "row_count"),
@@ -107,9 +108,9 @@ def _filled(buffer: Buffer) -> bool:
 
 
 def _is_panel(buffer: Buffer) -> bool:
-    """[panels, K_padded / 2, BN, 2] of matrices [n_i, K]: `runtime.layouts.panel`."""
+    """[panels, K_padded / 2, BN, 2] bf16 or fp32 of matrices [n_i, K]: `runtime.layouts.panel`."""
     widths = {source.shape[1:] for source in buffer.sources}
-    if len(buffer.shape) != 2 * PAIR or buffer.shape[-1] != PAIR or len(widths) != 1:
+    if buffer.dtype not in REAL or len(buffer.shape) != 2 * PAIR or buffer.shape[-1] != PAIR or len(widths) != 1:
         return False
     panels, pairs, block_n, _ = buffer.shape
     (width,) = widths
@@ -133,7 +134,7 @@ def _is_int8_scale(buffer: Buffer) -> bool:
 
 def _is_matrix(buffer: Buffer) -> bool:
     (source, *more) = buffer.sources
-    return not more and len(source.shape) == PAIR and source.dtype in ("bf16", "fp32")
+    return not more and len(source.shape) == PAIR and source.dtype in REAL
 
 
 def _is_transposed(buffer: Buffer) -> bool:

@@ -20,5 +20,6 @@ def quantised(matrix: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """
     for rows in matrix.split(ROWS_AT_ONCE):
         top = rows.abs().amax(-1, keepdim=True).float().clamp_min_(SMALLEST)  # [n, 1]
-        steps = rows.float().mul_(LARGEST / top)
+        inverse = torch.full_like(top, LARGEST) / top  # `LARGEST / top` would multiply by a rounded reciprocal
+        steps = rows.float().mul_(inverse)
         yield steps.add_(0.5).floor_().to(torch.int8), (top / LARGEST).squeeze(-1)

@@ -20,9 +20,10 @@ SASS_DOT = r"\w*MMA(\.|$)"
 HALF_ARITHMETIC = r"H(FMA|ADD|MUL)2"
 CONSTANT_MOVE = re.compile(r"\w+(\.reuse)?, -RZ, RZ, ")  # how the assembler writes an immediate with the half unit
 OPERANDS = {("bf16", "bf16"): "f32", ("i8", "i8"): "i32"}  # of a dot, and what it accumulates in
+# Saturation, which Triton asks for, is beyond reach: 127 * 127 * 16384, the widest residual stream, is below 2^28.
 INT8_DOT = {
-    "mma": re.compile(r"mma\.sync\.aligned\.m16n8k(16|32)\.row\.col\.s32\.s8\.s8\.s32$"),
-    "wgmma": re.compile(r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k32\.s32\.s8\.s8$"),
+    "mma": re.compile(r"mma\.sync\.aligned\.m16n8k(16|32)\.row\.col(\.satfinite)?\.s32\.s8\.s8\.s32$"),
+    "wgmma": re.compile(r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k32(\.satfinite)?\.s32\.s8\.s8$"),
     "tcgen05": re.compile(r"tcgen05\.mma\.cta_group::[12]\.kind::i8$"),
 }
 BF16_DOT = {

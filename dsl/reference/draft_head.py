@@ -16,7 +16,8 @@ def quantise_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     """
     x = x.float()
     top = x.abs().amax(-1, keepdim=True).clamp_min(SMALLEST)
-    return torch.floor(x * (LARGEST / top) + 0.5), top / LARGEST
+    inverse = torch.full_like(top, LARGEST) / top  # `LARGEST / top` would multiply by a rounded reciprocal
+    return torch.floor(x * inverse + 0.5), top / LARGEST
 
 
 def int8_head(normed: Tensor, head: Tensor) -> Tensor:
