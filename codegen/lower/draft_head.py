@@ -1,4 +1,4 @@
-"""What drafts are chosen by: the target's head, or an int8 copy of it that costs half the bytes. See docs/drafting.md."""
+"""What drafts are chosen by: the target's head, or an int8 copy of it with half the bytes. See docs/drafting.md."""
 
 from __future__ import annotations
 

@@ -16,7 +16,6 @@ from ..ttir.ir import Op, Value
 from .affine import RUNTIME, Strides
 from .effects import Effects
 
-
 #: Elements along k that lie together, by their type: 32 bits.
 GROUPS = {"bf16": 2, "i8": 4}
 

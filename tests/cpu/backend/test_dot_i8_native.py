@@ -1,4 +1,4 @@
-"""The int8 micro-kernel itself, on every instruction set: exact sums modulo 2^32, for every shape and the largest values."""
+"""The int8 micro-kernel itself, on every instruction set: exact sums modulo 2^32, the largest values too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The int8 head of drafts: laid out as defined, computed as the reference computes it, and no bit depends on company."""
+"""The int8 head of drafts: laid out as defined, computed as the reference does, no bit depends on company."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from dsl.reference.draft_head import int8_logits, quantise_rows
 from dsl.reference.norm import rms_norm
-from dsl.spec import ModelSpec
 from runtime import quantise
 from runtime.engine import Engine
 from runtime.layouts import laid_out
@@ -19,16 +18,10 @@ from tests.cpu.engine.toys import Ask, Oracle, agreeing_weights, drain, same_bit
 ASKS = [Ask(tuple(range(30 + i, 45 + 2 * i)), 24, temperature=0.4 * i, seed=i) for i in range(4)]
 
 
-def int8_spec(**changes: object) -> ModelSpec:
-    data = toy_spec().model_dump()
-    data["mtp"]["draft_head"] = "int8"
-    return ModelSpec.model_validate(data | changes)
-
-
 @pytest.fixture(scope="module", params=[False, True], ids=["own head", "tied"])
 def subject(request, tmp_path_factory, cache):
     """A package with an int8 head, its weights, and the matrix of its head."""
-    spec = int8_spec(tie_embeddings=request.param)
+    spec = toy_spec(draft_head="int8").model_copy(update={"tie_embeddings": request.param})
     package = write_toy(tmp_path_factory.mktemp("int8") / "package", cache, spec)
     weights = agreeing_weights(spec)
     return spec, package, weights, weights["embed.weight" if request.param else "lm_head.weight"]
