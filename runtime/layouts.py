@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -66,7 +67,27 @@ def _runs(first: int, count: int, block_n: int) -> Iterator[tuple[int, int, slic
         done += size
 
 
-def lay_out(buffer: Buffer, out: Tensor, sources: Sequence[Tensor]) -> None:
+class LaidOut(Protocol):
+    """What a layout depends on: of a buffer of this plan, or of one that is only lowered."""
+
+    @property
+    def name(self) -> str:
+        """Of the buffer."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As the kernels read it."""
+
+    @property
+    def dtype(self) -> str:
+        """A key of TORCH_DTYPES."""
+
+    @property
+    def layout(self) -> str:
+        """How the tensors it is made of lie in it."""
+
+
+def lay_out(buffer: LaidOut, out: Tensor, sources: Sequence[Tensor]) -> None:
     """Write a weight buffer, which holds zeros. Raises ValueError for a layout this runtime does not know."""
     if buffer.layout == "panel":
         _fill_panels(out, sources)
@@ -85,7 +106,7 @@ def lay_out(buffer: Buffer, out: Tensor, sources: Sequence[Tensor]) -> None:
         raise ValueError(f"buffer {buffer.name} has the unknown layout {buffer.layout}")
 
 
-def laid_out(buffer: Buffer, sources: Sequence[Tensor]) -> Tensor:
+def laid_out(buffer: LaidOut, sources: Sequence[Tensor]) -> Tensor:
     """The contents of a weight buffer, in memory of their own. Raises ValueError as `lay_out` does."""
     out = torch.zeros(buffer.shape, dtype=TORCH_DTYPES[buffer.dtype])
     lay_out(buffer, out, sources)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dsl.reference.draft_head import int8_logits, quantise_rows
 from dsl.reference.norm import rms_norm
-from runtime import quantise
+from runtime import layout_cache, quantise, weight_arena
 from runtime.engine import Engine
 from runtime.layouts import laid_out
 from runtime.plan import Buffer, Source
@@ -51,6 +51,20 @@ def test_rows_lie_in_panels_of_quads(n, k, block_n, spare, data):
     assert not rows[n:].any() and not rows[:, k:].any()
     error = (rows[:n, :k].double() * scale.double()[:, None] - matrix.double()).abs()
     assert (error <= 0.5001 * scale.double()[:, None] + 1e-30).all()
+
+
+def test_the_int8_head_is_kept_between_processes_with_all_other_weights(subject, tmp_path, monkeypatch):
+    _, package, weights, head = subject
+    monkeypatch.setattr(layout_cache, "LEAST_BYTES", 1)
+    with Engine(package, weights, layout_cache=tmp_path):
+        pass
+    monkeypatch.setattr(weight_arena, "_fill", lambda *_: pytest.fail("laid out again"))
+    with Engine(package, weights, layout_cache=tmp_path) as engine:
+        _, scales = quantise_rows(head)
+        assert same_bits(engine.buffers["draft_head_scale"], scales[:, 0].contiguous())
+        for name in ("draft_head", "draft_head_scale"):
+            buffer = package.plan.buffers[name]
+            assert same_bits(engine.buffers[name], laid_out(buffer, [head])) and engine.buffers[name].any()
 
 
 def test_logits_are_the_references_bit_for_bit(subject):
