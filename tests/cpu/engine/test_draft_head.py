@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 
 from dsl.reference.draft_head import int8_logits, quantise_rows
 from dsl.reference.norm import rms_norm
@@ -56,10 +57,11 @@ def test_rows_lie_in_panels_of_quads(n, k, block_n, spare, data):
 def test_the_int8_head_is_kept_between_processes_with_all_other_weights(subject, tmp_path, monkeypatch):
     _, package, weights, head = subject
     monkeypatch.setattr(layout_cache, "LEAST_BYTES", 1)
-    with Engine(package, weights, layout_cache=tmp_path):
+    save_file(weights, path := tmp_path / "weights.safetensors")
+    with Engine(package, path, layout_cache=tmp_path / "kept"):
         pass
-    monkeypatch.setattr(weight_arena, "_fill", lambda *_: pytest.fail("laid out again"))
-    with Engine(package, weights, layout_cache=tmp_path) as engine:
+    monkeypatch.setattr(weight_arena, "lay_out", lambda *_: pytest.fail("laid out again"))
+    with Engine(package, path, layout_cache=tmp_path / "kept") as engine:
         _, scales = quantise_rows(head)
         assert same_bits(engine.buffers["draft_head_scale"], scales[:, 0].contiguous())
         for name in ("draft_head", "draft_head_scale"):
