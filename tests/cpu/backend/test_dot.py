@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 import triton
 import triton.language as tl
 from dot_oracle import dot, same_bits
+
+import runtime.cpu
 
 
 def pack(w: torch.Tensor, width: int) -> torch.Tensor:
@@ -122,11 +126,13 @@ def every_int8_form(x, w, wt, panel, out, rows, strip, K: tl.constexpr, N: tl.co
     tl.store(out + 6 * M * N + o_out, tl.dot((a * 2).to(tl.int8), b, tl.full((M, N), 9, tl.int32), out_dtype=tl.int32))
 
 
+@pytest.mark.parametrize("checks", [nullcontext, runtime.cpu.checked], ids=["plain", "checked"])
 @pytest.mark.parametrize(("M", "N", "K"), [(1, 32, 64), (4, 16, 32), (16, 64, 16), (2, 8, 32), (8, 1, 4)])
-def test_every_form_of_an_int8_operand(M: int, N: int, K: int) -> None:
+def test_every_form_of_an_int8_operand(M: int, N: int, K: int, checks) -> None:
     x, w = (torch.randint(-128, 128, shape, dtype=torch.int8) for shape in ((M, K), (K, N)))
     out = torch.empty(7, M, N, dtype=torch.int32)
-    kernel = every_int8_form[(1,)](x, w, w.t().contiguous(), quads(w), out, M, 4 * N, K=K, N=N, M=M)
+    with checks():
+        kernel = every_int8_form[(1,)](x, w, w.t().contiguous(), quads(w), out, M, 4 * N, K=K, N=N, M=M)
     for k in range(6):
         assert torch.equal(out[k].double(), x.double() @ w.double()), f"form {k}"
     assert torch.equal(out[6].double(), (x * 2).double() @ w.double() + 9)
