@@ -17,7 +17,7 @@ from torch import Tensor
 from autotune.scenes import Scene
 from codegen.launching import BLOCKS, ROW_TILE, SLOT_TILE
 from codegen.plan import PAD_SLOT_ID, Buffer, Kernel, Plan, Role
-from runtime.layouts import TORCH_DTYPES, panel
+from runtime.layouts import TORCH_DTYPES, laid_out
 from runtime.plan import Source
 from runtime.random_weights import random_tensor
 
@@ -100,6 +100,8 @@ class Arena:
             return self._protocol[buffer.name](torch.full(buffer.shape, PAD_SLOT_ID, dtype=TORCH_DTYPES[buffer.dtype]))
         shape = (CHECKPOINTS, *buffer.shape[1:]) if buffer.role is Role.CHECKPOINT else buffer.shape
         dtype, seeded = TORCH_DTYPES[buffer.dtype], generator(buffer.name)
+        if dtype is torch.int8:
+            return torch.randint(-127, 128, shape, generator=seeded, dtype=dtype)
         if not dtype.is_floating_point:
             return torch.zeros(shape, dtype=dtype)
         if buffer.name.endswith("dt_ring"):
@@ -109,9 +111,7 @@ class Arena:
     def _weights(self, buffer: Buffer) -> Tensor:
         """A weight buffer in its layout: the same matrix whatever the panels are."""
         sources = [self.source(buffer, index) for index in range(len(buffer.sources))]
-        if buffer.layout == "panel":
-            return panel(sources, buffer.shape)
-        return sources[0].t().contiguous() if buffer.layout == "transposed" else torch.cat(sources)
+        return laid_out(buffer, sources)
 
     def source(self, buffer: Buffer, index: int) -> Tensor:
         """One tensor of the weights file, as stored."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from autotune.arena import Arena, Operands
 from codegen.plan import Kernel
+from runtime.quantise import quantised
 
 Meaning = Callable[[Arena, Kernel, Operands], dict[str, Tensor]]
 # Largest error, of the largest result: a sum of thousands of fp32 products, and a rounding to bf16.
@@ -48,6 +49,14 @@ def rms_norm(arena: Arena, kernel: Kernel, operands: Operands) -> dict[str, Tens
     return {"y": x * scale * operands.tensors["weight"]}
 
 
+def draft_head(arena: Arena, kernel: Kernel, operands: Operands) -> dict[str, Tensor]:
+    """(x w^T) * x_scale * w_scale, of int8 values."""
+    source = arena.source(operands.buffers["w"], 0)
+    values, scales = (torch.cat(parts).float() for parts in zip(*quantised(source), strict=True))
+    x, x_scale = _rows(operands, "x", arena), _rows(operands, "x_scale", arena)
+    return {"y": (x.double() @ values.double().T).float() * x_scale[:, None] * scales}
+
+
 def gated_norm(arena: Arena, kernel: Kernel, operands: Operands) -> dict[str, Tensor]:
     """norm(y * silu(z)) * weight by groups."""
     d, group = kernel.constant("D"), kernel.constant("GROUP_SIZE")
@@ -69,6 +78,7 @@ def conv_prefill(arena: Arena, kernel: Kernel, operands: Operands) -> dict[str, 
 
 MEANINGS: Mapping[str, Meaning] = {
     "matmul": matmul,
+    "draft_head": draft_head,
     "gated_matmul": gated_matmul,
     "rms_norm": rms_norm,
     "gated_norm": gated_norm,

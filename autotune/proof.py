@@ -25,7 +25,12 @@ from codegen.plan import Role
 from codegen.tuned import FREE
 
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-POISONS: Mapping[int, tuple[int, int]] = {2: (0x7FC1, 0x4640), 4: (0x7FC0DEAD, 0x4640E400), 8: (0x5A5A, 0x4640)}
+POISONS: Mapping[int, tuple[int, int]] = {
+    1: (0x80, 0x46),
+    2: (0x7FC1, 0x4640),
+    4: (0x7FC0DEAD, 0x4640E400),
+    8: (0x5A5A, 0x4640),
+}
 RUNS_PER_THREADS = 2
 
 

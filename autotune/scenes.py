@@ -65,11 +65,12 @@ def in_order(names: Iterable[str]) -> list[str]:
 def _scenes(plan: Plan, kernel: Kernel) -> Iterator[Scene]:
     limits, context = plan.limits, _context(plan.limits)
     if place := _first_launch(plan, kernel, STEP_SECTIONS):
+        most = limits.max_drafts + 1 if "rows_per_slot" in place[0].params else 1
         yield Scene(DECODE, *place, 1, 1, context, WEIGHTS[DECODE])
-        if limits.max_drafts:
-            yield Scene(VERIFY, *place, 1, limits.max_drafts + 1, context, WEIGHTS[VERIFY])
+        if most > 1:
+            yield Scene(VERIFY, *place, 1, most, context, WEIGHTS[VERIFY])
         yield Scene(BATCH, *place, limits.max_slots, 1, context, WEIGHTS[BATCH])
-        seats, rows = min(ODD, limits.max_slots), min(ODD, limits.max_drafts + 1)
+        seats, rows = min(ODD, limits.max_slots), min(ODD, most)
         yield Scene(RAGGED, *place, seats, rows, context, 0.0, empty=min(1, seats - 1))
     if place := _first_launch(plan, kernel, PREFILL_SECTIONS):
         yield Scene(PREFILL, *place, 1, limits.prefill_chunk, 0, WEIGHTS[PREFILL])

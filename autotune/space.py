@@ -18,6 +18,7 @@ HOPELESS = 1.5  # of the untuned kernel's bound: a candidate whose own bound is 
 LAUNCH_SECONDS = 1e-6
 PROGRAM_SECONDS = 1e-7  # to take up a program
 NEXT_TO_NOTHING = 4096  # bytes
+WEIGHT_BYTES = {"kernels/draft_head.py.j2": 1}  # of an element; two of all other weights that lie in panels
 PER_PASS = 4.0  # a panel that is read again comes from a nearer cache, so much faster
 
 Values = dict[str, Value]
@@ -88,19 +89,20 @@ def _seconds(kernel: Kernel, values: Values, scene: Scene, machine: Machine) -> 
     tiles = values.get(ROW_TILES, kernel.row_tiles)
     tile = next((t for t in tiles if t >= scene.rows), max(tiles)) if isinstance(tiles, tuple) and tiles else 1
     passes = -(-scene.rows // tile)
-    programs, size, flops = _work({**dict(kernel.constants), **values}, scene, passes * tile)
+    programs, size, flops = _work(kernel, values, scene, passes * tile)
     share = -(-programs // machine.units) * machine.units / programs
     moved = size * (1 + (passes - 1) / PER_PASS) / machine.bandwidth
     taken_up = LAUNCH_SECONDS + programs * PROGRAM_SECONDS / machine.units
     return float(share * max(moved, flops / machine.peak) + taken_up)
 
 
-def _work(held: Mapping[str, Any], scene: Scene, rows: int) -> tuple[int, int, int]:
-    """Programs, bytes and operations of a launch, padding included. held: constants and values; rows: padded ones."""
+def _work(kernel: Kernel, values: Values, scene: Scene, rows: int) -> tuple[int, int, int]:
+    """Programs, bytes and operations of a launch, padding included. rows: padded ones."""
+    held: dict[str, Any] = {**dict(kernel.constants), **values}
     if "BLOCK_K" in held:
         panels, steps = -(-held["N"] // held["BLOCK_N"]), -(-held["K"] // held["BLOCK_K"])
         elements = panels * held["BLOCK_N"] * steps * held["BLOCK_K"]
-        return panels, 2 * elements, 2 * rows * elements
+        return panels, WEIGHT_BYTES.get(kernel.template, 2) * elements, 2 * rows * elements
     if "BLOCK_C" in held:
         return scene.bucket * -(-held["CHANNELS"] // held["BLOCK_C"]), 4 * held["CHANNELS"] * scene.rows, 0
     return scene.bucket, NEXT_TO_NOTHING, 0

@@ -17,7 +17,7 @@ from typing import Any
 
 POINTER_ALIGNMENT = 16
 WATCH_SECONDS = 1.0
-TRITON_TYPES = {"bf16": "bf16", "fp32": "fp32", "int32": "i32", "int64": "i64"}
+TRITON_TYPES = {"int8": "i8", "bf16": "bf16", "fp32": "fp32", "int32": "i32", "int64": "i64"}
 
 
 class ToolchainRefused(Exception):
@@ -98,7 +98,8 @@ def _compile_cpu(job: Job, function: Any) -> Any:
     import torch
     from triton.runtime.jit import MockTensor
 
-    dtypes = {"bf16": torch.bfloat16, "fp32": torch.float32, "int32": torch.int32, "int64": torch.int64}
+    names = {"int8": "int8", "bf16": "bfloat16", "fp32": "float32", "int32": "int32", "int64": "int64"}
+    dtypes = {dtype: getattr(torch, name) for dtype, name in names.items()}
     args: dict[str, Any] = {name: 3 if dtype == "scalar" else MockTensor(dtypes[dtype]) for name, dtype in job.params}
     if job.row_tile is not None:
         args["BLOCK_M"] = job.row_tile

@@ -14,7 +14,7 @@ from dsl.layers import AttentionSpec, Mamba2Spec
 from dsl.spec import LayerSpec, ModelSpec
 from dsl.tensors import Shapes, layer_shapes, mtp_shapes, num_parameters, weight_shapes
 
-DTYPE_BYTES: Mapping[str, int] = {"bf16": 2, "fp32": 4}
+DTYPE_BYTES: Mapping[str, int] = {"bf16": 2, "fp32": 4, "int8": 1}
 STATE_BYTES = DTYPE_BYTES["fp32"]
 CONTEXT = 256  # tokens already in the context of the step that is counted
 STEP = f"one slot, {CONTEXT} tokens of context"
@@ -139,4 +139,12 @@ def step_bytes(spec: ModelSpec, drafts: int, context: int = CONTEXT) -> int:
     weights, kv = bytes_of(module), _kv_bytes(spec.mtp_layer)
     total += embedded + weights + kv * (rows + context)  # over the accepted rows
     total += (drafts - 1) * (DTYPE_BYTES["bf16"] * d + weights + kv * (1 + context))  # over each further draft
-    return total + drafts * (norm + head)
+    return total + drafts * (norm + draft_head_bytes(spec))
+
+
+def draft_head_bytes(spec: ModelSpec) -> int:
+    """The head that a draft reads: the target's, or per row of it int8 values and one fp32 scale."""
+    assert spec.mtp is not None
+    if spec.mtp.draft_head == "bf16":
+        return DTYPE_BYTES["bf16"] * spec.vocab_size * spec.d_model
+    return spec.vocab_size * (DTYPE_BYTES["int8"] * spec.d_model + DTYPE_BYTES["fp32"])

@@ -71,6 +71,13 @@ class MTPSpec(Strict):
         Literal["own", "shared"],
         about("The norm before the head: a weight of its own, or the target's final norm (shared)."),
     ]
+    draft_head: Annotated[
+        Literal["bf16", "int8"],
+        about(
+            "What drafts are chosen by: the target's head (bf16), or an int8 copy of it, made when weights are "
+            "loaded: half the bytes per draft. It decides no token, only which drafts are accepted."
+        ),
+    ] = "bf16"
 
 
 class CheckpointSpec(Strict):

@@ -120,7 +120,7 @@ class Buffers:
         """
         for name in names:
             role, tensor = self.plan.buffers[name].role, self[name]
-            value = float("nan") if tensor.is_floating_point() else POISON_INT
+            value = float("nan") if tensor.is_floating_point() else POISON_INT % (1 << 8 * tensor.element_size() - 1)
             rows = (index or {}).get(role)
             if rows is None:
                 tensor.fill_(value)

@@ -8,10 +8,13 @@ import triton.language as tl
 
 
 @triton.jit
-def panel_operand(flat, K: tl.constexpr, N: tl.constexpr):
-    """Read `flat [K * N]`, stored as k-pairs `[K/2][N][2]`, as the right operand `[K, N]` of a dot."""
-    pairs = tl.reshape(flat, (K // 2, N, 2))
-    return tl.reshape(tl.permute(pairs, (0, 2, 1)), (K, N))
+def panel_operand(flat, K: tl.constexpr, N: tl.constexpr, GROUP: tl.constexpr = 2):
+    """Read `flat [K * N]`, stored as groups along k `[K/GROUP][N][GROUP]`, as the right operand `[K, N]` of a dot.
+
+    GROUP: 2 of bf16, 4 of int8: 32 bits.
+    """
+    groups = tl.reshape(flat, (K // GROUP, N, GROUP))
+    return tl.reshape(tl.permute(groups, (0, 2, 1)), (K, N))
 
 
 @triton.jit

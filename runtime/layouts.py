@@ -2,39 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from runtime.plan import Buffer
+from runtime.quantise import quantised
 
 LAYOUT_VERSION = 1  # of what `lay_out` writes: a change of its bytes for the same buffer counts it up
-TORCH_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "int32": torch.int32, "int64": torch.int64}
-PAIR_DTYPES = {2: torch.int32, 4: torch.int64}  # two neighbouring elements as one, by the bytes of an element
+TORCH_DTYPES = {
+    "int8": torch.int8,
+    "bf16": torch.bfloat16,
+    "fp32": torch.float32,
+    "int32": torch.int32,
+    "int64": torch.int64,
+}
+GROUP_DTYPES = {4: torch.int32, 8: torch.int64}  # neighbouring elements as one, by their bytes
 
 
 def panel(sources: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
-    """Stack `sources` [n_i, K] by rows, pad with zeros, and lay them out as `shape` = [panels, K_padded / 2, BN, 2].
+    """Stack `sources` [n_i, K] by rows, pad with zeros, and lay them out as `shape` = [panels, K_padded / G, BN, G].
 
-    out[p, i, n, j] = W[p * BN + n, 2 * i + j], same dtype, contiguous. Source: docs/architecture.md.
+    out[p, i, n, j] = W[p * BN + n, G * i + j], same dtype, contiguous; G is 2 of bf16, 4 of int8.
     """
     out = torch.zeros(tuple(shape), dtype=sources[0].dtype)
     _fill_panels(out, sources)
     return out
 
 
-def _fill_panels(out: Tensor, sources: Sequence[Tensor]) -> None:
-    """Write `panel` into zeros, without a copy in between; elements that lie in pairs move as pairs."""
-    _, _, block_n, _ = out.shape
-    rows = out.permute(0, 2, 1, 3)  # [panels, BN, K_padded / 2, 2]
-    by_pairs = all(source.shape[1] % 2 == 0 and source.dtype is out.dtype for source in sources)
-    if by_pairs:
-        pair = PAIR_DTYPES[out.element_size()]
-        rows = out.view(pair).permute(0, 2, 1, 3)  # [panels, BN, K_padded / 2, 1]
-        sources = [_as_pairs(source, pair) for source in sources]
+def _fill_panels(out: Tensor, sources: Iterable[Tensor]) -> None:
+    """Write `panel` into zeros, without a copy in between; elements that lie in a group move as one."""
+    _, _, block_n, group = out.shape
+    whole = GROUP_DTYPES[group * out.element_size()]
     first = 0
-    for source in sources:
+    for given in sources:
+        by_groups = given.shape[1] % group == 0 and given.dtype is out.dtype
+        source, into = (_as_groups(given, whole, group), out.view(whole)) if by_groups else (given, out)
+        rows = into.permute(0, 2, 1, 3)  # [panels, BN, K_padded / G, G or 1]
         for begin, end, panels, lanes in _runs(first, source.shape[0], block_n):
             part, of = rows[panels, lanes], source[begin:end]
             for lane in range(part.shape[3]):  # flattened, the last two dims would be a copy
@@ -43,10 +49,10 @@ def _fill_panels(out: Tensor, sources: Sequence[Tensor]) -> None:
         first += source.shape[0]
 
 
-def _as_pairs(source: Tensor, pair: torch.dtype) -> Tensor:
-    """[n, K] as [n, K / 2] of an integer type twice as wide."""
+def _as_groups(source: Tensor, whole: torch.dtype, group: int) -> Tensor:
+    """[n, K] as [n, K / group] of an integer type that is as wide as a group."""
     source = source.contiguous()
-    return (source.clone() if source.storage_offset() % 2 else source).view(pair)
+    return (source.clone() if source.storage_offset() % group else source).view(whole)
 
 
 def _runs(first: int, count: int, block_n: int) -> Iterator[tuple[int, int, slice, slice]]:
@@ -61,10 +67,34 @@ def _runs(first: int, count: int, block_n: int) -> Iterator[tuple[int, int, slic
         done += size
 
 
-def lay_out(buffer: Buffer, out: Tensor, sources: Sequence[Tensor]) -> None:
+class LaidOut(Protocol):
+    """What a layout depends on: of a buffer of this plan, or of one that is only lowered."""
+
+    @property
+    def name(self) -> str:
+        """Of the buffer."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As the kernels read it."""
+
+    @property
+    def dtype(self) -> str:
+        """A key of TORCH_DTYPES."""
+
+    @property
+    def layout(self) -> str:
+        """How the tensors it is made of lie in it."""
+
+
+def lay_out(buffer: LaidOut, out: Tensor, sources: Sequence[Tensor]) -> None:
     """Write a weight buffer, which holds zeros. Raises ValueError for a layout this runtime does not know."""
     if buffer.layout == "panel":
         _fill_panels(out, sources)
+    elif buffer.layout == "int8_panel":
+        _fill_panels(out, (values for values, _ in quantised(sources[0])))
+    elif buffer.layout == "int8_scale":
+        torch.cat([scales for _, scales in quantised(sources[0])], out=out)
     elif buffer.layout == "transposed":
         out.copy_(sources[0].t())
     elif buffer.layout == "plain":
@@ -76,7 +106,7 @@ def lay_out(buffer: Buffer, out: Tensor, sources: Sequence[Tensor]) -> None:
         raise ValueError(f"buffer {buffer.name} has the unknown layout {buffer.layout}")
 
 
-def laid_out(buffer: Buffer, sources: Sequence[Tensor]) -> Tensor:
+def laid_out(buffer: LaidOut, sources: Sequence[Tensor]) -> Tensor:
     """The contents of a weight buffer, in memory of their own. Raises ValueError as `lay_out` does."""
     out = torch.zeros(buffer.shape, dtype=TORCH_DTYPES[buffer.dtype])
     lay_out(buffer, out, sources)

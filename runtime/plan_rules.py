@@ -10,7 +10,8 @@ from math import prod
 
 from runtime.plan import Buffer, Limits, Plan
 
-PAIR = 2
+PAIR, QUAD = 2, 4
+REAL = ("bf16", "fp32")
 # Protocol buffers that the host reads or writes: dtype and least number of elements.
 SLOT_BUFFERS = (
     *("committed_len", "state_len", "limit_len", "num_accepted", "row_first", "row_count"),
@@ -107,14 +108,33 @@ def _filled(buffer: Buffer) -> bool:
 
 
 def _is_panel(buffer: Buffer) -> bool:
-    """[panels, K_padded / 2, BN, 2] of matrices [n_i, K]: `runtime.layouts.panel`."""
+    """[panels, K_padded / 2, BN, 2] bf16 or fp32 of matrices [n_i, K]: `runtime.layouts.panel`."""
     widths = {source.shape[1:] for source in buffer.sources}
-    if len(buffer.shape) != 2 * PAIR or buffer.shape[-1] != PAIR or len(widths) != 1:
+    if buffer.dtype not in REAL or len(buffer.shape) != 2 * PAIR or buffer.shape[-1] != PAIR or len(widths) != 1:
         return False
     panels, pairs, block_n, _ = buffer.shape
     (width,) = widths
     rows = sum(source.shape[0] for source in buffer.sources)
     return len(width) == 1 and width[0] <= PAIR * pairs and rows <= panels * block_n
+
+
+def _is_int8_panel(buffer: Buffer) -> bool:
+    """[panels, K_padded / 4, BN, 4] int8 of one bf16 or fp32 matrix [N, K]."""
+    if len(buffer.shape) != 2 * PAIR or buffer.shape[-1] != QUAD or buffer.dtype != "int8" or not _is_matrix(buffer):
+        return False
+    panels, quads, block_n, _ = buffer.shape
+    rows, width = buffer.sources[0].shape
+    return width <= QUAD * quads and rows <= panels * block_n
+
+
+def _is_int8_scale(buffer: Buffer) -> bool:
+    """[N] fp32 of one bf16 or fp32 matrix [N, K]."""
+    return buffer.dtype == "fp32" and _is_matrix(buffer) and buffer.shape == buffer.sources[0].shape[:1]
+
+
+def _is_matrix(buffer: Buffer) -> bool:
+    (source, *more) = buffer.sources
+    return not more and len(source.shape) == PAIR and source.dtype in REAL
 
 
 def _is_transposed(buffer: Buffer) -> bool:
@@ -131,6 +151,8 @@ def _is_plain(buffer: Buffer) -> bool:
 
 WEIGHT_SHAPES: dict[str, Callable[[Buffer], bool]] = {
     "panel": _is_panel,
+    "int8_panel": _is_int8_panel,
+    "int8_scale": _is_int8_scale,
     "transposed": _is_transposed,
     "plain": _is_plain,
 }

@@ -1,4 +1,4 @@
-"""y = W x, bf16, weights larger than every cache, against a C loop that only reads them."""
+"""y = W x, bf16 and int8, weights larger than every cache, against a C loop that only reads them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import triton.language as tl
 from .measure import Burst, Contest, Run
 from .read_loop import read_loop
 
-REQUIRED = 0.9
+REQUIRED, REQUIRED_INT8 = 0.9, 0.85
 ROWS, DEPTH, WIDTH = 32768, 2048, 64
+INT8_ROWS = 2 * ROWS
 
 
 @triton.jit
@@ -47,8 +48,39 @@ def gemv_panels(w, x, y, K: tl.constexpr, WIDTH: tl.constexpr):
     tl.store(y + i_n * WIDTH + tl.arange(0, WIDTH)[None, :], acc)
 
 
+@triton.jit
+def gemv_int8(w, x, y, K: tl.constexpr, WIDTH: tl.constexpr):
+    """One program: one panel of WIDTH columns, weights [N / WIDTH, K / 4, WIDTH, 4] int8, x [K] int8, y [N] int32."""
+    i_n = tl.program_id(0)
+    flat = tl.load(w + i_n.to(tl.int64) * (K * WIDTH) + tl.arange(0, K * WIDTH))
+    b_w = tl.reshape(tl.permute(tl.reshape(flat, (K // 4, WIDTH, 4)), (0, 2, 1)), (K, WIDTH))
+    acc = tl.dot(tl.load(x + tl.arange(0, K))[None, :], b_w)
+    tl.store(y + i_n * WIDTH + tl.arange(0, WIDTH)[None, :], acc)
+
+
 def contests() -> Iterator[tuple[Contest, Burst]]:
-    """134 MB of weights, row-major (two ways to write it) and as panels."""
+    """134 MB of weights: bf16 row-major (two ways to write it) and as panels, int8 as panels."""
+    yield from _bf16()
+    yield _int8()
+
+
+def _int8() -> tuple[Contest, Burst]:
+    w, x = (torch.randint(-127, 128, shape, dtype=torch.int8) for shape in ((INT8_ROWS, DEPTH), (DEPTH,)))
+    panels = w.reshape(INT8_ROWS // WIDTH, WIDTH, DEPTH // 4, 4).permute(0, 2, 1, 3).contiguous()
+    y, expected = torch.empty(INT8_ROWS, dtype=torch.int32), (w.double() @ x.double()).to(torch.int32)
+
+    def run() -> None:
+        gemv_int8[(INT8_ROWS // WIDTH,)](panels, x, y, K=DEPTH, WIDTH=WIDTH)
+
+    def check() -> None:
+        run()
+        assert torch.equal(y, expected)
+
+    contest = Contest("gemv int8", f"{INT8_ROWS}x{DEPTH} panels", REQUIRED_INT8, run, check, "c_read")
+    return contest, read_loop(panels)
+
+
+def _bf16() -> Iterator[tuple[Contest, Burst]]:
     w, x, y = torch.randn(ROWS, DEPTH).bfloat16(), torch.randn(DEPTH).bfloat16(), torch.empty(ROWS)
     panels = w.reshape(ROWS // WIDTH, WIDTH, DEPTH // 2, 2).permute(0, 2, 1, 3).contiguous()
     expected, read = w.float() @ x.float(), read_loop(w)

@@ -19,6 +19,13 @@ PTX_DOT = r"(mma\.|wgmma\.mma_async|tcgen05\.mma)"
 SASS_DOT = r"\w*MMA(\.|$)"
 HALF_ARITHMETIC = r"H(FMA|ADD|MUL)2"
 CONSTANT_MOVE = re.compile(r"\w+(\.reuse)?, -RZ, RZ, ")  # how the assembler writes an immediate with the half unit
+OPERANDS = {("bf16", "bf16"): "f32", ("i8", "i8"): "i32"}  # of a dot, and what it accumulates in
+# Saturation, which Triton asks for, is beyond reach: 127 * 127 * 16384, the widest residual stream, is below 2^28.
+INT8_DOT = {
+    "mma": re.compile(r"mma\.sync\.aligned\.m16n8k(16|32)\.row\.col(\.satfinite)?\.s32\.s8\.s8\.s32$"),
+    "wgmma": re.compile(r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k32(\.satfinite)?\.s32\.s8\.s8$"),
+    "tcgen05": re.compile(r"tcgen05\.mma\.cta_group::[12]\.kind::i8$"),
+}
 BF16_DOT = {
     "mma": re.compile(r"mma\.sync\.aligned\.m16n8k(8|16)\.row\.col\.f32\.bf16\.bf16\.f32$"),
     "wgmma": re.compile(r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.f32\.bf16\.bf16$"),
@@ -88,33 +95,38 @@ def _tensor_memory(compiled: Compiled) -> Iterator[str]:
 
 
 def _operands(compiled: Compiled) -> Iterator[str]:
-    """Dots take bf16 and accumulate in fp32; a dot of fp32 must say `input_precision="ieee"`."""
+    """Dots take bf16 and accumulate in fp32, or int8 and int32; a dot of fp32 must say `input_precision="ieee"`."""
     for dot in compiled.intent.dots:
         shape = f"dot of [{dot.m}, {dot.k}] {dot.left} and [{dot.k}, {dot.n}] {dot.right} at {dot.line}"
-        if dot.accumulator != "f32":
-            yield f"{shape} accumulates in {dot.accumulator}, f32 is meant"
+        meant = OPERANDS.get((dot.left, dot.right), "f32")
+        if dot.accumulator != meant:
+            yield f"{shape} accumulates in {dot.accumulator}, {meant} is meant"
         if dot.left == dot.right == "f32":
             if dot.precision != "ieee":
                 yield f'{shape} is computed in {dot.precision}; say input_precision="ieee" or pass bf16'
-        elif (dot.left, dot.right) != ("bf16", "bf16"):
-            yield f"{shape}: bf16 operands are meant"
+        elif (dot.left, dot.right) not in OPERANDS:
+            yield f"{shape}: bf16 or int8 operands are meant"
 
 
 def _tensor_cores(compiled: Compiled) -> Iterator[str]:
-    """A bf16 dot runs on tensor cores, in a family that the target has, with fp32 accumulation; nothing else does."""
+    """A bf16 or int8 dot runs on tensor cores, in a family that the target has; nothing else does.
+
+    bf16 products are added in fp32, those of int8 in int32.
+    """
     device = DEVICES[compiled.arch]
-    dots = [dot for dot in compiled.intent.dots if dot.left == "bf16"]
+    dots = [dot for dot in compiled.intent.dots if (dot.left, dot.right) in OPERANDS]
+    forms = [form for left, form in (("bf16", BF16_DOT), ("i8", INT8_DOT)) if any(dot.left == left for dot in dots)]
     used = matching(compiled.ptx, PTX_DOT)
     if dots and not used:
         yield f"dot at {dots[0].line} has no tensor core instruction"
     if not dots and used:
-        yield f"{_at(used[0])} without a bf16 dot"
+        yield f"{_at(used[0])} without a bf16 or int8 dot"
     for instruction in used:
         family = dot_family(instruction.op)
         if family not in device.families:
             yield f"{_at(instruction)}: {compiled.target} has {', '.join(device.families)}"
-        elif not BF16_DOT[family].match(instruction.op):
-            yield f"{_at(instruction)} is no bf16 product with fp32 accumulation"
+        elif dots and not any(form[family].match(instruction.op) for form in forms):
+            yield f"{_at(instruction)} is no bf16 product with fp32 accumulation, nor one of int8 with int32"
     machine = matching(compiled.sass, SASS_DOT)
     if bool(machine) != bool(used):
         yield f"{len(used)} dots in PTX are {len(machine)} in machine code"

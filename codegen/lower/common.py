@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from codegen.lower.builder import Builder, block_d, launch
 from codegen.lower.targets import MatmulTile, pads_little
 from codegen.plan import Launch
@@ -27,24 +29,25 @@ def gated_name(n: int, k: int) -> str:
     return f"gated_matmul_{k}x{n}"
 
 
-def matmul_tile(b: Builder, kernel: str, n: int, k: int) -> MatmulTile:
+def matmul_tile(b: Builder, kernel: str, n: int, k: int, *, exact: bool = False) -> MatmulTile:
     """The tile of a matmul or gated matmul: its panels' width, which the weights are laid out for, and its loops.
 
     On a CPU each column sums over ascending k alone, so that neither the width of a panel nor the rows of a program
     show in a bit (docs/numerics.md). The length of a dot may, and on a GPU everything that changes a layout.
+    exact: sums are of integers, and no choice shows.
     """
     target = b.target
     width, length = target.panel_width(n), target.dot_length(k)
     widths = [size for size in target.searched.panels if pads_little(n, size) and n >= 2 * size]
     lengths = [size for size in target.block_ks if pads_little(k, size)]
-    chosen = b.choose(
-        kernel,
+    tunables = (
         Tunable("BLOCK_N", width, among(width, widths), changes_bits=target.has_warps, lays_out=True),
         target.rows(target.row_tiles),
         *target.loads(),
         Tunable("BLOCK_K", length, among(length, lengths), changes_bits=True, lays_out=True),
         *target.warps(changes_bits=True),
     )
+    chosen = b.choose(kernel, *(replace(tunable, changes_bits=False) if exact else tunable for tunable in tunables))
     block_n, block_k = chosen["BLOCK_N"], chosen["BLOCK_K"]
     return MatmulTile(block_n, block_k, -(-k // block_k) * block_k, chosen[ROW_TILES])
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from codegen.lower.builder import Builder, launch
-from codegen.lower.common import matmul, matmul_name, matmul_tile, rms_norm
+from codegen.lower.common import matmul, matmul_name, matmul_tile
+from codegen.lower.draft_head import draft_head
 from codegen.lower.layer import lower_layer
 from codegen.lower.sampling import SAMPLING, sampling_constants
 from codegen.lower.target_model import ring_constants, row_constants
@@ -134,8 +135,7 @@ def lower_drafter(b: Builder) -> None:
         "Sample draft number draft_index of each slot from the drafter's hidden state.",
         ("bucket", "draft_index"),
         [
-            rms_norm(b, "draft_hidden", _norm(b, mtp), "h", layer="mtp head"),
-            matmul(b, "h", "lm_head", "logits", b.limits.vocab_size, d, layer="mtp head"),
+            *draft_head(b, mtp, _norm(b, mtp)),
             launch(
                 sample,
                 ("bucket",),

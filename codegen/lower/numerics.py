@@ -18,6 +18,7 @@ def stamp_numerics(b: Builder) -> None:
         "spec": b.spec_sha256,
         "contraction": "explicit tl.fma only",
         "matmul": "bf16 operands, fp32 accumulation over ascending k-pairs, odd before even",
+        **_draft_head(b),
         "residual": "fp32",
         "state": "fp32, folded in token order",
         "attention_split": b.limits.page_size,
@@ -26,3 +27,10 @@ def stamp_numerics(b: Builder) -> None:
         "device_functions": device_functions_sha256(),
         "kernels": {kernel.name: [template_sha256(kernel.template), kernel.deciding] for kernel in b.kernels.values()},
     }
+
+
+def _draft_head(b: Builder) -> dict[str, str]:
+    """Of drafts that are not chosen by the target's head."""
+    if b.spec.mtp is None or b.spec.mtp.draft_head == "bf16":
+        return {}
+    return {"draft_head": "int8 rows and weights, scales max / 127, halves up; int32 sums"}

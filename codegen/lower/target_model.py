@@ -44,9 +44,13 @@ def declare_protocol(b: Builder) -> None:
     b.checkpoint_part(CheckpointPart("hidden", "hidden_ring", "checkpoint_hidden"))
     vocab = limits.vocab_size
     b.buffer("embed", (vocab, d), "bf16", Role.WEIGHT, sources=(Source("embed.weight", (vocab, d), "bf16"),))
-    head = "embed.weight" if b.spec.tie_embeddings else "lm_head.weight"
-    b.panel("lm_head", ((head, vocab),), d, matmul_tile(b, matmul_name(vocab, d), vocab, d))
+    b.panel("lm_head", ((head_weight(b), vocab),), d, matmul_tile(b, matmul_name(vocab, d), vocab, d))
     b.vector("final_norm", "final_norm.weight", d)
+
+
+def head_weight(b: Builder) -> str:
+    """The tensor [V, d] that the head is made of."""
+    return "embed.weight" if b.spec.tie_embeddings else "lm_head.weight"
 
 
 def row_constants(b: Builder) -> dict[str, int]:

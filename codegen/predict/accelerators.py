@@ -9,7 +9,7 @@ TERA, GIGA = 1e12, 1e9
 
 @dataclass(frozen=True)
 class Accelerator:
-    """One GPU. bandwidth: bytes per second of its memory; bf16, fp32: operations per second, tensor and CUDA cores.
+    """One GPU. bandwidth: bytes per second of its memory; int8, bf16 (tensor cores), fp32: operations per second.
 
     memory: bytes. multiprocessors: that the module has enabled. source: document of the figures.
     """
@@ -17,6 +17,7 @@ class Accelerator:
     name: str
     target: str
     bandwidth: float
+    int8: float
     bf16: float
     fp32: float
     memory: float
@@ -31,6 +32,7 @@ ACCELERATORS = {
             "A100",
             "cuda:80",
             bandwidth=2.039 * TERA,
+            int8=624 * TERA,
             bf16=312 * TERA,
             fp32=19.5 * TERA,
             memory=80 * GIGA,
@@ -41,6 +43,7 @@ ACCELERATORS = {
             "H100",
             "cuda:90",
             bandwidth=3.35 * TERA,
+            int8=1978.9 * TERA,
             bf16=989.4 * TERA,
             fp32=66.9 * TERA,
             memory=80 * GIGA,
@@ -51,6 +54,7 @@ ACCELERATORS = {
             "H200",
             "cuda:90",
             bandwidth=4.8 * TERA,
+            int8=1978.9 * TERA,
             bf16=989.4 * TERA,
             fp32=66.9 * TERA,
             memory=141 * GIGA,
@@ -61,6 +65,7 @@ ACCELERATORS = {
             "B200",
             "cuda:100",
             bandwidth=8.0 * TERA,
+            int8=4500 * TERA,
             bf16=2250 * TERA,
             fp32=80 * TERA,
             memory=180 * GIGA,

@@ -17,6 +17,8 @@ from codegen.plan import Kernel, Launch, Plan
 from codegen.predict.accelerators import Accelerator
 
 TENSOR_CORES = ("matmul", "gated_matmul", "attention")  # templates whose operations are bf16 dots
+INT8_TENSOR_CORES = ("draft_head",)  # those of int8 dots
+TILED = ("matmul", "gated_matmul", "draft_head")  # whose dots take whole row tiles
 
 
 class Bound(StrEnum):
@@ -123,7 +125,7 @@ def _seconds(
     """One run of a launch: its latency, and the longest of what else may bound it."""
     bandwidth = accelerator.bandwidth * assumed.bandwidth_share
     drawn = min(1.0, assumed.draw * programs / accelerator.multiprocessors)
-    rate = accelerator.bf16 if _template(kernel) in TENSOR_CORES else accelerator.fp32
+    rate = _rate(kernel, accelerator)
     busy = min(1.0, programs / accelerator.multiprocessors)
     memory = cost.bytes / bandwidth
     times = {
@@ -137,9 +139,16 @@ def _seconds(
     return {longest: times[longest], Bound.LAUNCH: assumed.launch_seconds}
 
 
+def _rate(kernel: Kernel, accelerator: Accelerator) -> float:
+    """Operations per second of what the kernel computes with."""
+    if _template(kernel) in INT8_TENSOR_CORES:
+        return accelerator.int8
+    return accelerator.bf16 if _template(kernel) in TENSOR_CORES else accelerator.fp32
+
+
 def _executed(kernel: Kernel, flops: int, rows: int) -> float:
     """Operations that run: a dot takes whole row tiles, however few rows there are."""
-    if _template(kernel) not in ("matmul", "gated_matmul"):
+    if _template(kernel) not in TILED:
         return flops
     tile = next((size for size in kernel.row_tiles if size >= rows), kernel.row_tiles[-1])
     return flops / rows * (-(-rows // tile) * tile)

@@ -35,9 +35,14 @@ def embed(weights: Weights, tokens: Tensor) -> Tensor:
     return F.embedding(tokens, weights["embed.weight"])
 
 
+def head_weight(spec: ModelSpec, weights: Weights) -> Tensor:
+    """The matrix [V, d] of the head."""
+    return weights["embed.weight" if spec.tie_embeddings else "lm_head.weight"]
+
+
 def head(spec: ModelSpec, weights: Weights, normed: Tensor) -> Tensor:
     """Logits [..., V] of normed hidden states [..., d]."""
-    return F.linear(normed, weights["embed.weight" if spec.tie_embeddings else "lm_head.weight"])
+    return F.linear(normed, head_weight(spec, weights))
 
 
 def feed_forward(layer: LayerSpec, weights: Weights, hidden: Tensor, norm_eps: float) -> Tensor:

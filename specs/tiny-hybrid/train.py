@@ -240,6 +240,7 @@ def measure(
     new_tokens: int = 128,
     seed: int = 0,
     skip_bits: Annotated[bool, typer.Option(help="Only measure acceptance.")] = False,
+    draft_head: Annotated[list[str], typer.Option(help="bf16 or int8; given twice, both drafters.")] = ["bf16"],  # noqa: B006
 ) -> None:
     """Measure the exported weights on held-out files, in fp32: bits per byte, acceptance of drafts, tokens per step.
 
@@ -258,12 +259,25 @@ def measure(
     for temperature in (0.8, 0.0):
         decoder = decode.EagerDecoder(spec, weights, num_prompts, prompt_tokens + new_tokens)
         tokens = decode.generate(decoder, prompts, new_tokens, temperature, seeds)
-        matches = drafting.draft_matches(spec, weights, tokens, spec.engine.max_drafts, temperature, seeds)
-        for max_drafts in range(1, spec.engine.max_drafts + 1):
-            found = drafting.measure_acceptance(matches[..., :max_drafts], prompt_tokens)
-            rates = " ".join(f"{rate:.3f}" for rate in found.per_position)
-            per_step = f"{found.tokens_per_step:.3f} tokens per step"
-            print(f"temperature {temperature} K {max_drafts}: {per_step}, accepted {rates}")
+        for head in draft_head:
+            print(f"temperature {temperature}, {head} head of drafts")
+            drafter = with_draft_head(spec, head)
+            matches = drafting.draft_matches(drafter, weights, tokens, spec.engine.max_drafts, temperature, seeds)
+            show_acceptance(matches, prompt_tokens)
+
+
+def with_draft_head(spec: ModelSpec, head: str) -> ModelSpec:
+    """The spec with another head of drafts, which takes the same weights."""
+    fields = spec.model_dump()
+    return ModelSpec.model_validate(fields | {"mtp": fields["mtp"] | {"draft_head": head}})
+
+
+def show_acceptance(matches: Tensor, prompt_tokens: int) -> None:
+    """A line for every number of drafts. matches: as of `draft_matches`."""
+    for max_drafts in range(1, matches.shape[-1] + 1):
+        found = drafting.measure_acceptance(matches[..., :max_drafts], prompt_tokens)
+        rates = " ".join(f"{rate:.3f}" for rate in found.per_position)
+        print(f"  K {max_drafts}: {found.tokens_per_step:.3f} tokens per step, accepted {rates}", flush=True)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="session")
 def toy() -> ModelSpec:
-    return toy_spec()
+    return toy_spec(draft_head="int8")
 
 
 @pytest.fixture(scope="session")

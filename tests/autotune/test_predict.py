@@ -58,7 +58,7 @@ def test_a_candidate_that_breaks_a_rule_of_inspect_is_rejected(tiny: ModelSpec, 
         ) if dict(kernel.options) else plain  # fmt: skip
 
     forge = Forge(tiny, "cuda:90", folder, text)
-    with pytest.raises(Rejected, match="bf16 operands are meant"):
+    with pytest.raises(Rejected, match="bf16 or int8 operands are meant"):
         Model(forge, MATMUL, folder / "compiled", KEEP).decide({"num_stages": 2})
 
 

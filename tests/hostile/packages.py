@@ -146,6 +146,9 @@ PACKAGES: dict[str, tuple[Change, str]] = {
     "panels that do not hold their rows": (on_plan(lambda p: buffer(p, "lm_head")["shape"].__setitem__(0, 1)), DAMAGED),
     "panels of three dims": (on_plan(lambda p: buffer(p, "lm_head")["shape"].pop()), DAMAGED),
     "a panel of a vector": (on_plan(lambda p: buffer(p, "lm_head")["sources"][0].update(shape=[3])), DAMAGED),
+    "panels of int8 that are no int8 panels": (on_plan(lambda p: buffer(p, "lm_head").update(dtype="int8")), DAMAGED),
+    "an int8 panel of bf16": (on_plan(lambda p: buffer(p, "lm_head").update(layout="int8_panel")), DAMAGED),
+    "int8 scales of a vector": (on_plan(lambda p: buffer(p, "final_norm").update(layout="int8_scale")), DAMAGED),
     "a tensor of no dims": (on_plan(lambda p: buffer(p, "lm_head")["sources"][0].update(shape=[])), DAMAGED),
     "a transposed matrix that is not": (
         on_plan(lambda p: buffer(p, "layers_0_conv_weight").update(layout="plain")),

@@ -67,7 +67,7 @@ def test_every_kernel_of_every_spec_keeps_every_rule(inspected: Inspected) -> No
     instances = {(kernel.name, tile) for kernel in plan.kernels for tile in kernel.row_tiles or (None,)}
     assert {(entry.kernel, entry.row_tile) for entry in found} == instances
     assert [f"{entry.kernel}: {finding}" for entry in found for finding in entry.findings] == []
-    with_dots = [f"kernels/{name}.py.j2" for name in ("matmul", "gated_matmul", "attention")]
+    with_dots = [f"kernels/{name}.py.j2" for name in ("matmul", "gated_matmul", "attention", "draft_head")]
     assert {e.kernel for e in found if e.dots} == {k.name for k in plan.kernels if k.template in with_dots}
 
 
@@ -93,7 +93,7 @@ PLANTED: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "spills": ("wide_tile", "*fp32, *fp32", {"num_warps": 1}, "accesses of local memory"),
     "shared memory": ("deep_dot", "*bf16, *bf16, *fp32", {"num_warps": 8}, "bytes of shared memory"),
     "dot operands": ("dot_into_fp16", "*fp16, *fp16, *fp16", {}, "accumulates in f16"),
-    "tensor cores": ("dot_into_fp16", "*fp16, *fp16, *fp16", {}, "without a bf16 dot"),
+    "tensor cores": ("dot_into_fp16", "*fp16, *fp16, *fp16", {}, "without a bf16 or int8 dot"),
     "tf32": ("dot_of_16_rows", "*fp32, *fp32, *fp32", {}, "rounds fp32 to tf32"),
     "contraction": ("assembly_fma", "*fp32, *fp32", {}, "multiply-adds of PTX at planted.py"),
     "16-bit arithmetic": ("bf16_sum", "*fp16, *fp16", {}, "compute in 16 bits"),
@@ -136,6 +136,16 @@ def test_a_dot_of_fp32_must_say_that_it_means_fp32(target: str) -> None:
     assert 'input_precision="ieee"' in as_is["dot operands"]
     said_so = broken(planted.compiled(planted.dot_of_fp32_said_so, "*fp32, *fp32, *fp32", target))
     assert not {"tf32", "dot operands", "tensor cores"} & set(said_so)
+
+
+@pytest.mark.parametrize("target", CUDA)
+def test_a_dot_of_int8_is_one_of_int8_with_int32_sums(target: str) -> None:
+    sound = planted.compiled(planted.dot_of_16_rows, "*i8, *i8, *i32", target)
+    assert judge(sound) == []
+    narrower = replace(sound, ptx_text=sound.ptx_text.replace(".s8.s8.", ".s4.s4."))
+    assert "nor one of int8 with int32" in broken(narrower)["tensor cores"]
+    bf16 = planted.compiled(planted.dot_of_16_rows, "*bf16, *bf16, *fp32", target)
+    assert "nor one of int8" in broken(replace(bf16, ptx_text=sound.ptx_text))["tensor cores"]
 
 
 @pytest.mark.parametrize("target", CUDA)

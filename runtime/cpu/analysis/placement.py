@@ -228,10 +228,10 @@ class Placement:
     def _views_panel(self, value: Value, dot: Op) -> bool:
         panel, step = self.panels[dot], dot.operands[1]
         while step is not value:
-            if step is panel.pairs:
+            if step is panel.groups:
                 return False
             step = step.op.operands[0]
-        return value is not panel.pairs or panel.load is not None
+        return value is not panel.groups or panel.load is not None
 
     def _is_read_by_dots(self, value: Value) -> bool:
         """A load that packed dots of its block alone read, as their left operand, where it lies in memory."""

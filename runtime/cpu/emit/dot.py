@@ -1,22 +1,49 @@
-"""tt.dot. bf16 products read their right operand as a k-pair panel: in place when it lies in memory as one
-(`analysis/panel.py`), else packed into a local buffer. All paths accumulate in the order `native/dot_bf16.h` states."""
+"""tt.dot. Products of bf16 and of int8 read their right operand as a panel of groups along k: in place when it lies in
+memory as one (`analysis/panel.py`), else packed into a local buffer. All paths of bf16 accumulate in the order that
+`native/dot_bf16.h` states; sums of int8 products are exact."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..analysis.affine import RUNTIME, is_positive_zero
 from ..analysis.liveness import accumulates_in_place
+from ..analysis.panel import GROUPS
 from ..analysis.placement import Place, is_packed, scaled_rows
 from ..ttir.ir import Op, Value
+from .ctypes import c_type
 from .emitter import Emitter, emits
 from .nest import ZERO, At, Index, Nest, flat
 
 COLUMN_MULTIPLE = 16
 
 
+@dataclass(frozen=True)
+class PanelDot:
+    """A product on panels. header: its C; run, pack: functions of it; group: elements along k that lie together;
+    unsigned: C type of one of them, as a part of 32 bits."""
+
+    elem: str
+    accumulator: str
+    header: str
+    run: str
+    pack: str
+    unsigned: str
+
+    @property
+    def group(self) -> int:
+        return GROUPS[self.elem]
+
+
+PANEL_DOTS = (
+    PanelDot("bf16", "f32", "dot_bf16.h", "cp_dot_panel", "cp_pack_panel", "uint16_t"),
+    PanelDot("i8", "i32", "dot_i8.h", "cp_dot_quads", "cp_pack_quads", "uint8_t"),
+)
+
+
 class Start(NamedTuple):
-    """What accumulators start from: the name of `enum cp_start`, and the array of numbers that scale rows."""
+    """What accumulators of bf16 products start from: the name of `enum cp_start`, and numbers that scale their rows."""
 
     kind: str = "CP_FROM_C"
     scale: str = "0"
@@ -24,14 +51,21 @@ class Start(NamedTuple):
 
 @emits("tt.dot")
 def dot(e: Emitter, op: Op) -> None:
-    if is_packed(op):
-        e.include("dot_bf16.h")
-        _dot_bf16(e, op)
+    form = _form(op)
+    if form is not None:
+        e.include(form.header)
+        _dot_panel(e, op, form)
     else:
         target = _accumulator(e, op)
         e.include("dot.h")
         emit = _dot_f16 if op.result.type.elem == "f16" else _dot_any
         emit(e, op, target)
+
+
+def _form(op: Op) -> PanelDot | None:
+    types = tuple(value.type.elem for value in (*op.operands[:2], op.result))
+    fitting = (form for form in PANEL_DOTS if types == (form.elem, form.elem, form.accumulator))
+    return next(fitting, None) if len(op.result.type.dims) == 2 else None
 
 
 def _accumulator(e: Emitter, op: Op) -> str:
@@ -46,16 +80,17 @@ def _accumulator(e: Emitter, op: Op) -> str:
     return e.names[op.result]
 
 
-def _packed_accumulator(e: Emitter, op: Op) -> tuple[str, Start]:
-    """The same of a packed dot, which makes zeros and scales rows of its accumulators by itself."""
+def _panel_accumulator(e: Emitter, op: Op) -> tuple[str, Start]:
+    """The same of a product on panels; those of bf16 make zeros and scale rows of their accumulators by themselves."""
     accumulator = op.operands[2]
-    if is_positive_zero(accumulator):
-        return e.allocate(op.result), Start("CP_FROM_ZERO")
-    if (rows := scaled_rows(accumulator)) is not None and e.place[accumulator] is Place.INLINE:
-        carried, factors = rows
-        if e.placement.updates.get(accumulator) is carried:
-            e.names[op.result], e.place[op.result] = e.names[carried], Place.ARRAY
-            return e.names[carried], Start("CP_FROM_SCALED", e.stored(factors))
+    if is_packed(op):
+        if is_positive_zero(accumulator):
+            return e.allocate(op.result), Start("CP_FROM_ZERO")
+        if (rows := scaled_rows(accumulator)) is not None and e.place[accumulator] is Place.INLINE:
+            carried, factors = rows
+            if e.placement.updates.get(accumulator) is carried:
+                e.names[op.result], e.place[op.result] = e.names[carried], Place.ARRAY
+                return e.names[carried], Start("CP_FROM_SCALED", e.stored(factors))
     return _accumulator(e, op), Start()
 
 
@@ -115,66 +150,74 @@ def _column_by_column(e: Emitter, right: Value) -> str:
     return name
 
 
-def _pack_rows(e: Emitter, right: Value, packed: str) -> None:
-    """packed[k / 2][n][k % 2] = right[k, n]; K is even."""
+def _pack_rows(e: Emitter, right: Value, form: PanelDot, packed: str) -> None:
+    """packed[k / G][n][k % G] = right[k, n]; K is a multiple of G."""
     depth, columns = right.type.dims
+    bits = 32 // form.group
 
     def build(nest: Nest, index: Index) -> None:
-        pair = index[0]
-        low, high = (nest.at(right, (At(f"(2 * {pair.code} + {k})", pair.level), index[1])).code for k in range(2))
-        position = flat((depth // 2, columns), index)
-        nest.levels[-1].append(f"((uint32_t *){packed})[{position}] = (uint32_t){low} | (uint32_t){high} << 16;")
+        group, column = index
+        parts = [
+            nest.at(right, (At(f"({form.group} * {group.code} + {k})", group.level), column)).code
+            for k in range(form.group)
+        ]
+        word = " | ".join(f"(uint32_t)({form.unsigned}){part} << {bits * k}" for k, part in enumerate(parts))
+        position = flat((depth // form.group, columns), index)
+        nest.levels[-1].append(f"((uint32_t *){packed})[{position}] = {word};")
 
-    e.loop_nest((depth // 2, columns), build)
+    e.loop_nest((depth // form.group, columns), build)
 
 
-def _dot_bf16(e: Emitter, op: Op) -> None:
+def _dot_panel(e: Emitter, op: Op, form: PanelDot) -> None:
     left, right, _ = op.operands
     (rows, depth), columns = left.type.dims, right.type.dims[1]
     padded = max(columns, COLUMN_MULTIPLE)
-    target, start = _packed_accumulator(e, op)
-    a, lda = _left(e, op, rows, depth)
-    panel, stride = _panel(e, op, depth, columns, padded)
-    pairs = (depth + 1) // 2
-    operands = f"{pairs}, {a}, {lda}, {panel}, {stride}"
+    target, start = _panel_accumulator(e, op)
+    a, lda = _left(e, op, form)
+    panel, stride = _panel(e, op, form, padded)
+    operands = f"{-(-depth // form.group)}, {a}, {lda}, {panel}, {stride}"
+    begin = f", {start.kind}, {start.scale}" if is_packed(op) else ""
     if padded == columns:
-        e.write(f"cp_dot_panel({rows}, {columns}, {operands}, {target}, {columns}, {start.kind}, {start.scale});")
+        e.write(f"{form.run}({rows}, {columns}, {operands}, {target}, {columns}{begin});")
         return
-    wide = e.array("f32", rows * padded)
-    row, copy = e.fresh("i"), f"sizeof(float) * {columns}"
+    wide = e.array(form.accumulator, rows * padded)
+    row, copy = e.fresh("i"), f"4 * {columns}"
     each_row = f"for (int {row} = 0; {row} < {rows}; {row}++)"
     if start.kind != "CP_FROM_ZERO":
         e.write(
-            f"memset({wide}, 0, sizeof {wide});",
+            f"memset({wide}, 0, {4 * rows * padded});",
             f"{each_row} memcpy({wide} + {row} * {padded}, {target} + {row} * {columns}, {copy});",
         )
     e.write(
-        f"cp_dot_panel({rows}, {padded}, {operands}, {wide}, {padded}, {start.kind}, {start.scale});",
+        f"{form.run}({rows}, {padded}, {operands}, {wide}, {padded}{begin});",
         f"{each_row} memcpy({target} + {row} * {columns}, {wide} + {row} * {padded}, {copy});",
     )
 
 
-def _left(e: Emitter, op: Op, rows: int, depth: int) -> tuple[str, int | str]:
-    """Array of the left operand as rows of whole k pairs, and its row stride."""
-    left = op.operands[0]
-    if depth > 1:
+def _left(e: Emitter, op: Op, form: PanelDot) -> tuple[str, int | str]:
+    """Array of the left operand as rows of whole k groups, and its row stride."""
+    left, group = op.operands[0], form.group
+    rows, depth = left.type.dims
+    if depth % group == 0:
         if left not in e.rows_in_memory:
-            e.rows_in_memory[left] = _left_in_place(e, op, depth)
+            e.rows_in_memory[left] = _left_in_place(e, op, form)
         return e.rows_in_memory[left] or (e.stored(left), depth)
-    single, name, i = e.stored(left), e.array("bf16", 2 * rows), e.fresh("i")
-    with e.scope(f"for (int {i} = 0; {i} < {rows}; {i}++)"):
-        e.write(f"{name}[2 * {i}] = {single}[{i}];", f"{name}[2 * {i} + 1] = 0;")
-    return name, 2
+    short, name, i = e.stored(left), e.array(form.elem, group * rows), e.fresh("i")
+    padding = "".join(f" {name}[{group} * {i} + {k}] = 0;" for k in range(depth, group))
+    copies = "".join(f" {name}[{group} * {i} + {k}] = {short}[{depth} * {i} + {k}];" for k in range(depth))
+    e.write(f"for (int {i} = 0; {i} < {rows}; {i}++) {{{copies}{padding} }}")
+    return name, group
 
 
 #: A row stride whose multiples by the rows of a tile fit an int.
 _LARGEST_STRIDE = 1 << 20
 
 
-def _left_in_place(e: Emitter, op: Op, depth: int) -> tuple[str, str] | None:
+def _left_in_place(e: Emitter, op: Op, form: PanelDot) -> tuple[str, str] | None:
     """Where the left operand lies in memory, if its rows are contiguous; a copy if masks or remainders say no."""
     left = op.operands[0]
-    if e.checks or depth % 2 or left.defining != "tt.load" or e.place[left] is not Place.INLINE:
+    depth, pointer = left.type.dims[1], f"const {c_type(form.elem)} *"
+    if e.checks or left.defining != "tt.load" or e.place[left] is not Place.INLINE:
         return None
     pointers, *mask = left.op.operands
     row, column = (e.placement.strides_unwrapped.of(pointers, d) for d in range(2))
@@ -184,13 +227,13 @@ def _left_in_place(e: Emitter, op: Op, depth: int) -> tuple[str, str] | None:
     if column != 1 or row is None or (mask and fast.mask(mask[0], anywhere) is not None):
         return None
     name, stride, start, second = (e.fresh(prefix) for prefix in ("left", "stride", "start", "row"))
-    e.declare(f"const uint16_t *{name}; int {stride};")
+    e.declare(f"{pointer}{name}; int {stride};")
     statements, condition = e.assumptions(general)
     base, next_row = fast.at(pointers, (ZERO, ZERO)).code, fast.at(pointers, (At("1", 0), ZERO)).code
-    e.write("{", *statements, *fast.levels[0], f"const uint16_t *const {start} = {base};")
+    e.write("{", *statements, *fast.levels[0], f"{pointer}const {start} = {base};")
     e.write(f"int64_t const {second} = {next_row} - {start};")
     fits = f"{second} < {_LARGEST_STRIDE} & {second} > -{_LARGEST_STRIDE}"
-    copy = e.array("bf16", left.type.numel)
+    copy = e.array(form.elem, left.type.numel)
     with e.scope(f"if (cp_likely({condition} & {fits}))"):
         e.write(f"{name} = {start}; {stride} = (int){second};")
     with e.scope("else"):
@@ -200,24 +243,24 @@ def _left_in_place(e: Emitter, op: Op, depth: int) -> tuple[str, str] | None:
     return name, stride
 
 
-def _panel(e: Emitter, op: Op, depth: int, columns: int, padded: int) -> tuple[str, str]:
-    """C expressions of the panel's address and of the elements between its k pairs."""
-    panel = e.placement.panels.get(op)
+def _panel(e: Emitter, op: Op, form: PanelDot, padded: int) -> tuple[str, str]:
+    """C expressions of the panel's address and of the elements between its k groups."""
+    panel, right, group = e.placement.panels.get(op), op.operands[1], form.group
+    depth, columns = right.type.dims
     if panel is not None and padded == columns:
-        if panel.load is not None and e.place[panel.pairs] is not Place.ARRAY:
+        if panel.load is not None and e.place[panel.groups] is not Place.ARRAY:
             return _in_place(e, panel.load, panel.row_stride)
-        return e.stored(panel.pairs), str(2 * columns)
-    right = op.operands[1]
-    packed = e.array("bf16", (depth + depth % 2) * padded)
+        return e.stored(panel.groups), str(group * columns)
+    packed = e.array(form.elem, -(-depth // group) * group * padded)
     is_view = right.defining == "tt.trans" and e.place[right] is Place.INLINE
     sizes = f"{depth}, {columns}, {padded}"
     if is_view or _columns_contiguous(e, right):
-        e.write(f"cp_pack_panel_transposed({sizes}, {_column_by_column(e, right)}, {packed});")
-    elif depth % 2 == 0 and padded == columns:
-        _pack_rows(e, right, packed)
+        e.write(f"{form.pack}_transposed({sizes}, {_column_by_column(e, right)}, {packed});")
+    elif depth % group == 0 and padded == columns:
+        _pack_rows(e, right, form, packed)
     else:
-        e.write(f"cp_pack_panel({sizes}, {e.stored(right)}, {packed});")
-    return packed, str(2 * padded)
+        e.write(f"{form.pack}({sizes}, {e.stored(right)}, {packed});")
+    return packed, str(group * padded)
 
 
 def _in_place(e: Emitter, load: Op, row_stride: int | str) -> tuple[str, str]:

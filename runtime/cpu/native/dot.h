@@ -1,4 +1,4 @@
-/* Matrix products of all other types: C[M,N] += A[M,K] B[K,N], row-major, k ascending, one FMA (float) or one wrapping
+/* Matrix products without panels: C[M,N] += A[M,K] B[K,N], row-major, k ascending, one FMA (float) or one wrapping
  * multiply-add (integer) per step. */
 #pragma once
 #include "scalar.h"

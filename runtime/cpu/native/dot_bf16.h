@@ -8,14 +8,10 @@
  * with denormal inputs read as zero and denormal results flushed to zero, both keeping their sign. That is what
  * vdpbf16ps computes. An odd K is padded with a zero. So an output row never depends on how many rows there are. */
 #pragma once
-#include "scalar.h"
+#include "prefetch.h"
 #include "transpose.h"
 #if defined(__x86_64__)
 #include <immintrin.h>
-#endif
-
-#ifndef CP_PREFETCH_BYTES
-#define CP_PREFETCH_BYTES 2048 /* how far ahead a panel is fetched while it streams from L3 or memory */
 #endif
 
 /* ---- packing: B given as [K,N] (row stride ldb) or transposed as [N,K] */
@@ -130,8 +126,7 @@ CP_INLINE cp_vec cp_pair_step(cp_vec acc, uint32_t a, CP_PAIR_T b) {
     for (int k = 0; k < pairs; k++, P += ldp) { \
       CP_PAIR_T b[V]; \
       for (int v = 0; v < V; v++) b[v] = cp_pair_load(P + v * 2 * CP_LANES); \
-      if (stream) \
-        for (int byte = 0; byte < V * 4 * CP_LANES; byte += 64) __builtin_prefetch((const char *)P + CP_PREFETCH_BYTES + byte, 0, 3); \
+      if (stream) cp_prefetch(P, V * 4 * CP_LANES); \
       for (int r = 0; r < R; r++) { \
         uint32_t a = cp_pair(A + r * lda + 2 * k); \
         for (int v = 0; v < V; v++) c[r][v] = cp_pair_step(c[r][v], a, b[v]); \

@@ -1,5 +1,5 @@
-/* What every generated kernel may use; kernels with dots include dot.h or dot_bf16.h too (vector intrinsics are slow to
- * parse). */
+/* What every generated kernel may use; kernels with dots include dot.h, dot_bf16.h or dot_i8.h too (vector intrinsics are
+ * slow to parse). */
 #pragma once
 #include "scalar.h"
 #include "transcendental.h"

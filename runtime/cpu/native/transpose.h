@@ -1,4 +1,4 @@
-/* Transposing 4-byte words: f32 matrices, and k pairs of bf16. */
+/* Transposing 4-byte words: f32 matrices, k pairs of bf16, k quads of int8. */
 #pragma once
 #include "scalar.h"
 #if defined(__AVX512F__) || defined(__AVX2__)

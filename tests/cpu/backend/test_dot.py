@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 import triton
 import triton.language as tl
 from dot_oracle import dot, same_bits
 
+import runtime.cpu
 from runtime.cpu.analysis.affine import is_positive_zero
 from runtime.cpu.ttir.parser import parse_module
 
@@ -92,6 +95,52 @@ def test_every_form_of_the_right_operand(M: int, N: int, K: int) -> None:
     for k in range(5):
         assert same_bits(out[k], expected), f"form {k}"
     assert same_bits(out[5], dot(x * 2, w, torch.ones(M, N)))
+
+
+def quads(w: torch.Tensor) -> torch.Tensor:
+    """[K, N] int8 -> one panel [K/4][N][4]."""
+    depth, columns = w.shape
+    return w.reshape(depth // 4, 4, columns).permute(0, 2, 1).contiguous()
+
+
+@triton.jit
+def every_int8_form(x, w, wt, panel, out, rows, strip, K: tl.constexpr, N: tl.constexpr, M: tl.constexpr):
+    o_m, o_n, o_k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    o_out = o_m[:, None] * N + o_n[None, :]
+    a = tl.load(x + o_m[:, None] * K + o_k[None, :], mask=o_m[:, None] < rows, other=0)
+    # row-major, transposed
+    tl.store(out + o_out, tl.dot(a, tl.load(w + o_k[:, None] * N + o_n[None, :])))
+    tl.store(out + M * N + o_out, tl.dot(a, tl.trans(tl.load(wt + o_n[:, None] * K + o_k[None, :]))))
+    # three-dimensional panel, flat panel, rows of the panel further apart
+    o_quad = tl.arange(0, K // 4)[:, None, None] * (4 * N) + o_n[None, :, None] * 4 + tl.arange(0, 4)[None, None, :]
+    b = tl.reshape(tl.permute(tl.load(panel + o_quad), (0, 2, 1)), (K, N))
+    tl.store(out + 2 * M * N + o_out, tl.dot(a, b))
+    flat = tl.load(panel + tl.arange(0, K * N))
+    b = tl.reshape(tl.permute(tl.reshape(flat, (K // 4, N, 4)), (0, 2, 1)), (K, N))
+    tl.store(out + 3 * M * N + o_out, tl.dot(a, b))
+    o_far = tl.arange(0, K // 4)[:, None, None] * strip + o_n[None, :, None] * 4 + tl.arange(0, 4)[None, None, :]
+    b = tl.reshape(tl.permute(tl.load(panel + o_far), (0, 2, 1)), (K, N))
+    tl.store(out + 4 * M * N + o_out, tl.dot(a, b))
+    # masked: materialised first
+    b = tl.reshape(tl.permute(tl.load(panel + o_quad, mask=o_quad < K * N, other=0), (0, 2, 1)), (K, N))
+    tl.store(out + 5 * M * N + o_out, tl.dot(a, b))
+    # left operand computed, accumulator given
+    tl.store(out + 6 * M * N + o_out, tl.dot((a * 2).to(tl.int8), b, tl.full((M, N), 9, tl.int32), out_dtype=tl.int32))
+
+
+@pytest.mark.parametrize("checks", [nullcontext, runtime.cpu.checked], ids=["plain", "checked"])
+@pytest.mark.parametrize(("M", "N", "K"), [(1, 32, 64), (4, 16, 32), (16, 64, 16), (2, 8, 32), (8, 1, 4)])
+def test_every_form_of_an_int8_operand(M: int, N: int, K: int, checks) -> None:
+    x, w = (torch.randint(-128, 128, shape, dtype=torch.int8) for shape in ((M, K), (K, N)))
+    out = torch.empty(7, M, N, dtype=torch.int32)
+    with checks():
+        kernel = every_int8_form[(1,)](x, w, w.t().contiguous(), quads(w), out, M, 4 * N, K=K, N=N, M=M)
+    for k in range(6):
+        assert torch.equal(out[k].double(), x.double() @ w.double()), f"form {k}"
+    assert torch.equal(out[6].double(), (x * 2).double() @ w.double() + 9)
+    in_place = N >= 16  # narrower ones are padded
+    assert c_source(kernel).count("cp_dot_quads(") == 7
+    assert c_source(kernel).count("cp_pack_quads") <= (1 if in_place else 7)
 
 
 def c_source(kernel) -> str:
@@ -204,6 +253,14 @@ def other_types(a, b, c, D: tl.constexpr, M: tl.constexpr):
     o_m, o = tl.arange(0, M), tl.arange(0, D)
     x, y = tl.load(a + o_m[:, None] * D + o[None, :]), tl.load(b + o[:, None] * D + o[None, :])
     tl.store(c + o_m[:, None] * D + o[None, :], tl.dot(x, y, out_dtype=c.dtype.element_ty))
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4, 16])
+def test_int8_of_every_depth(depth: int) -> None:
+    a, b = (torch.randint(-128, 128, shape, dtype=torch.int8) for shape in ((8, depth), (depth, depth)))
+    c = torch.empty(8, depth, dtype=torch.int32)
+    other_types[(1,)](a, b, c, D=depth, M=8)
+    assert torch.equal(c.double(), a.double() @ b.double())
 
 
 @pytest.mark.parametrize(

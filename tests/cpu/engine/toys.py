@@ -44,10 +44,13 @@ LAYERS: dict[str, Any] = {
 }
 
 
+MTP = {"layer": "drafter", "hidden": "pre_norm", "concat": ("embedding", "hidden"), "post_norm": "own"}
 PATTERN = ("mamba", "attention", "mamba")
 
 
-def toy_spec(mtp: bool = True, pattern: tuple[str, ...] = PATTERN, **engine: int) -> ModelSpec:
+def toy_spec(
+    mtp: bool = True, pattern: tuple[str, ...] = PATTERN, draft_head: str = "bf16", **engine: int
+) -> ModelSpec:
     """Two Mamba-2 layers around an attention layer, 20 wide; pages of 8 tokens, chunks of 16, contexts of 120."""
     limits = {
         "max_slots": 4, "max_context": 120, "max_drafts": 7 if mtp else 0, "prefill_chunk": 16, "page_size": 8,
@@ -67,9 +70,7 @@ def toy_spec(mtp: bool = True, pattern: tuple[str, ...] = PATTERN, **engine: int
             **({"drafter": {"mixer": MIXERS["attention"], "feed_forward": FEED_FORWARD}} if mtp else {}),
         },
         "pattern": pattern,
-        "mtp": {"layer": "drafter", "hidden": "pre_norm", "concat": ("embedding", "hidden"), "post_norm": "own"}
-        if mtp
-        else None,
+        "mtp": MTP | {"draft_head": draft_head} if mtp else None,
         "checkpoints": {"interval": 8},
         "engine": limits | engine,
     }

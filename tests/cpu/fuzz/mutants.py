@@ -166,6 +166,10 @@ MUTANTS: dict[str, Mutant] = {
         "a dot leaves out the last step of k", "dot", (F32,),
         _header("dot.h", r"for \(int k = 0; k < K; k\+\+\)", "for (int k = 0; k + (K > 1) < K; k++)"),
     ),
+    "short-quads": Mutant(
+        "a dot of int8 leaves out the last four steps of k", "dot", (I8,),
+        _header("dot_i8.h", r"k < quads; k\+\+, P", "k + (quads > 1) < quads; k++, P"),
+    ),
     "sequential-assignment": Mutant(
         "loops assign carried values one after the other", "control", (I32, F32), _sequential
     ),

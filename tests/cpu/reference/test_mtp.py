@@ -1,5 +1,6 @@
 """The drafting module in its vectorised form against a row-by-row one; what drafts a target accepts."""
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from hypothesis import assume, given
@@ -45,7 +46,26 @@ def module_row(spec, weights, hidden, token, position, cache):
         x = x + w["feed_forward.down_proj.weight"] @ (gate * (w["feed_forward.up_proj.weight"] @ row))
     norm = weights["mtp.norm.weight" if spec.mtp.post_norm == "own" else "final_norm.weight"]
     head = weights["embed.weight" if spec.tie_embeddings else "lm_head.weight"]
-    return x, head @ rms_norm(x, norm, spec.norm_eps)
+    normed = rms_norm(x, norm, spec.norm_eps)
+    return x, (int8_logits_row(head, normed) if spec.mtp.draft_head == "int8" else head @ normed)
+
+
+def int8_row(values):
+    """One row as Python integers and a scale, in fp32 arithmetic."""
+    values = values.float().numpy()
+    top = max(np.abs(values).max(), np.float32(1e-30))
+    return [int(np.floor(value * (np.float32(127) / top) + np.float32(0.5))) for value in values], top / np.float32(127)
+
+
+def int8_logits_row(head, normed):
+    """Logits [V] of one row, output by output."""
+    row, scale = int8_row(normed)
+    logits = []
+    for weights, weight_scale in map(int8_row, head):
+        assert all(-127 <= value <= 127 for value in (*row, *weights))
+        total = sum(a * b for a, b in zip(row, weights, strict=True))
+        logits.append(np.float32(total) * scale * weight_scale)
+    return torch.tensor(logits, dtype=torch.float64)
 
 
 @given(specs(with_mtp=True), SEEDS)

@@ -34,6 +34,11 @@ def toy_package() -> Path:
 
 
 @pytest.fixture(scope="session")
+def int8_package() -> Path:
+    return built("toy_int8", toy_spec(draft_head="int8"))
+
+
+@pytest.fixture(scope="session")
 def drawn_package() -> Path:
     (spec,) = drawn_specs(1, 5, is_hybrid_with_drafts)
     return built("drawn", spec)

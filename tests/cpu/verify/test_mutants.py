@@ -43,3 +43,17 @@ def test_a_grid_that_is_not_the_plans_is_found(toy_package: Path, tmp_path: Path
     findings = verify_package(package, prompts=2, new_tokens=6).check("launches").findings
     assert findings
     assert "grid is (1,)" in findings[0].detail
+
+
+@pytest.mark.parametrize("scale", [" * b_w_scale[None, :]", " * b_x_scale[:, None]"], ids=["weights", "rows"])
+def test_a_head_of_drafts_without_a_scale_is_found_and_changes_no_token(
+    scale: str, int8_package: Path, tmp_path: Path
+) -> None:
+    package = copy_package(int8_package, tmp_path / "mutant")
+    edit(package, "cpu/kernels/draft_head_*.py", (scale, ""))
+    failed = [check.name for check in verify_package(package, prompts=6, new_tokens=16).checks if not check.passed]
+    assert failed == ["reference-drafts"]
+
+
+def test_an_int8_head_of_drafts_is_verified(int8_package: Path) -> None:
+    assert verify_package(int8_package, prompts=6, new_tokens=16).passed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -83,6 +84,15 @@ def test_weights_that_fit_and_that_do_not() -> None:
     assert (untied.added, untied.removed, untied.reshaped) == (("lm_head.weight",), (), ())
     wider = diff(BASE, dsl.parse_spec(edited(("vocab_size: 258", "vocab_size: 300")))).weights
     assert (wider.added, wider.removed, wider.reshaped) == ((), (), ("embed.weight",))
+
+
+def test_another_head_of_drafts_takes_the_same_weights_and_moves_fewer_bytes_per_draft() -> None:
+    found = diff(BASE, dsl.parse_spec(edited(("post_norm: own", "post_norm: own\n  draft_head: int8"))))
+    (change,) = found.changes
+    assert (change.path, change.before, change.after) == ("mtp.draft_head", "bf16", "int8") and found.weights.fit
+    moved = found.before.drafting_step_bytes - found.after.drafting_step_bytes
+    assert moved == BASE.engine.max_drafts * BASE.vocab_size * (BASE.d_model - 4)
+    assert replace(found.after, drafting_step_bytes=0) == replace(found.before, drafting_step_bytes=0)
 
 
 @given(specs(), specs())

@@ -49,6 +49,8 @@ CASES = [
     ),
     ("dtype: bf16", "dtype: fp8", "spec-not-allowed", "dtype", "must be bf16"),
     ("[embedding, hidden]", "[embeding, hidden]", "spec-not-allowed", "mtp.concat[0]", "did you mean 'embedding'?"),
+    ("post_norm: own", "post_norm: own\n  draft_head: int4", "spec-not-allowed", "mtp.draft_head", "'int8'?"),
+    ("post_norm: own", "post_norm: own\n  draft_head: 8", "spec-not-allowed", "mtp.draft_head", "one of bf16, int8"),
     ("state_size: 64", "state_size: 257", "spec-out-of-range", "layers.mamba.mixer.state_size", "from 1 to 256"),
     ("theta: 10000.0", "theta: .nan", "spec-out-of-range", "layers.attention.mixer.rope.theta", "a number from 1.0"),
     ("max_drafts: 7", "max_drafts: 8", "spec-out-of-range", "engine.max_drafts", "from 0 to 7"),
