@@ -261,7 +261,7 @@ def _along_row(e: Emitter, op: Op, stored: Value | None, mask: Value | None) -> 
         first, step = (f(body, nest.masked, element) for f in (vectors.first, vectors.combine))
         again, finish = vectors.repeat(beyond), vectors.write(vectors.held)
     else:
-        acc = _accumulation(e, op, lanes, nest.masked, body, [element])
+        acc = _accumulation(e, [op], lanes, nest.masked, body, [element])
         declare, first, step, finish, at_lane = acc.declare, acc.first, acc.combine, acc.finish, acc.at_lane[0]
         again = _combine_again(e, op, lanes, at_lane, beyond)
     e.write("{", *declare, f"{{ const int {chunk} = 0;", *before, *first, "}")
