@@ -101,7 +101,8 @@ class Placement:
 
     def _needs_early(self, group: Group) -> bool:
         """Is a tensor stored, in front of the leader of a group, that is computed from one of its sums?"""
-        early = [op for op in dependents(group) if op.block is group.leader.block and op.position < group.leader.position]
+        leader = group.leader
+        early = [op for op in dependents(group) if op.block is leader.block and op.position < leader.position]
         return any(result in self.stored for op in early for result in op.results)
 
     def _runs_in(self, root: Op) -> Op:

@@ -79,19 +79,22 @@ def _tile(op: Op) -> tuple[int, ...]:
     return op.operands[0].type.dims
 
 
+def sums_floats(op: Op) -> bool:
+    """A tt.reduce that adds f32."""
+    combined = [o.name for o in op.regions[0].ops[:-1]]
+    return len(op.operands) == 1 and op.operands[0].type.elem == "f32" and combined == ["arith.addf"]
+
+
 def _sums_columns(op: Op) -> bool:
     """A sum of f32 over the rows of a matrix, in whole vectors of columns."""
-    if op.name != "tt.reduce" or len(op.operands) != 1 or op.attrs["axis"] != 0:
+    if op.name != "tt.reduce" or op.attrs["axis"] != 0 or not sums_floats(op):
         return False
-    type_, combined = op.operands[0].type, [o.name for o in op.regions[0].ops[:-1]]
-    return len(type_.dims) == 2 and type_.elem == "f32" and combined == ["arith.addf"] and _tile(op)[1] % VECTOR == 0
+    return len(_tile(op)) == 2 and _tile(op)[1] % VECTOR == 0
 
 
 def _joins(store: Op, waiting: list[Op], strides: Strides) -> bool:
     return (
-        _tile(store) == _tile(waiting[0])
-        and strides.innermost(store.operands[0]) == 1
-        and not _reads(store, waiting)
+        _tile(store) == _tile(waiting[0]) and strides.innermost(store.operands[0]) == 1 and not _reads(store, waiting)
     )
 
 

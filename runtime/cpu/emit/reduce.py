@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..analysis.placement import Place
-from ..analysis.together import VECTOR, Group
+from ..analysis.together import VECTOR, Group, sums_floats
 from ..ttir.ir import BITS, Block, Op, Value
 from .ctypes import c_type
 from .emitter import Emitter, emits
@@ -104,9 +104,9 @@ class _Accumulation:
 def _accumulation(
     e: Emitter, ops: Sequence[Op], lanes: Loop, masked: bool, body: list[str], elements: list[str]
 ) -> _Accumulation:
-    """`body` computes the `elements` of a lane, `masked` says that it loads under a mask. Several `ops` are sums of f32."""
+    """`body` computes the `elements` of a lane, `masked` says that it loads under a mask. Several `ops` sum f32."""
     op, lane = ops[0], lanes.var
-    if _is_float_sum(op) and lanes.high % VECTOR == 0:
+    if sums_floats(op) and lanes.high % VECTOR == 0:
         return _vector_sums(e, lanes, masked, body, elements)
     types = [c_type(operand.type.elem) for operand in op.operands]
     names = [e.fresh("acc") for _ in op.operands]
@@ -119,15 +119,6 @@ def _accumulation(
         combine=_lane_loop(lanes, masked, body + statements + assignments(at_lane, values, types, e)),
         finish=[],
         at_lane=at_lane,
-    )
-
-
-def _is_float_sum(op: Op) -> bool:
-    region = op.regions[0]
-    return (
-        len(op.operands) == 1
-        and op.operands[0].type.elem == "f32"
-        and [o.name for o in region.ops[:-1]] == ["arith.addf"]
     )
 
 
