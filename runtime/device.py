@@ -55,6 +55,12 @@ def mamba2_fold(state, x, b, dt, decay):
 
 
 @triton.jit
+def mamba2_readout(state, c):
+    """`S^T c`, the sum over the state index. state [N, P], c [N] -> [P]. Source: arXiv 2405.21060, eq. 1."""
+    return tl.sum(state * c[:, None], axis=0)
+
+
+@triton.jit
 def mamba2_fold_records(
     state,
     first,

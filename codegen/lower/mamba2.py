@@ -130,7 +130,11 @@ def commit(b: Builder, names: Names, mixer: Mamba2Spec, layer: str) -> list[Laun
     constants = _conv_constants(b, conv_name, mixer)
     conv = b.kernel("mamba2_conv_step", conv_name, **constants)
     scan = b.kernel(
-        "mamba2_scan_step", f"mamba2_scan_step_{_suffix(mixer)}", RING=b.limits.ring, **_scan_constants(mixer)
+        "mamba2_scan_step",
+        f"mamba2_scan_step_{_suffix(mixer)}",
+        RING=b.limits.ring,
+        ONE_PASS_ROWS=min(b.target.one_pass_rows, b.limits.max_rows),
+        **_scan_constants(mixer),
     )
     projected, y = f"projected_{mixer.in_proj_dim}", f"mixed_{mixer.d_inner}"
     blocks = -(-mixer.conv_dim // constants["BLOCK_C"])

@@ -70,6 +70,7 @@ class Target:
     dot_queries: int
     min_dot: int
     conv_block: int
+    one_pass_rows: int
     num_warps: int
     searched: Searched
 
@@ -151,6 +152,7 @@ def resolve_target(name: str) -> Target:
             dot_queries=32,
             min_dot=1,
             conv_block=64,
+            one_pass_rows=4,
             num_warps=1,
             searched=CPU_SEARCHED,
         )
@@ -164,6 +166,7 @@ def resolve_target(name: str) -> Target:
             dot_queries=16,
             min_dot=16,
             conv_block=128,
+            one_pass_rows=0,
             num_warps=4,
             searched=CUDA_SEARCHED,
         )

@@ -19,6 +19,7 @@ from .panel import find_panels
 from .row_loops import find_row_loops
 from .stream import find_streams
 from .tails import Tails
+from .together import Group, dependents, find_groups
 from .written import find_written_rows
 
 
@@ -71,9 +72,14 @@ class Placement:
         #: Loops over pieces of rows that take one row after another.
         self.row_loops = set() if keep_loads else find_row_loops(ops, self.strides, self.inductions)
         self.anchors = {anchor for induction in self.inductions.values() for anchor in induction.anchors}
+        #: Sums and stores of one tile, by member: the group in whose nest they run.
+        self.groups = {} if keep_loads else find_groups(function, self.strides, self.is_root)
         self._place(ops)
         while stores := {loop for loop in self.row_loops if self._stores(loop)}:
             self.row_loops -= stores
+            self._place(ops)
+        while early := {group for group in self.groups.values() if self._needs_early(group)}:
+            self.groups = {member: group for member, group in self.groups.items() if group not in early}
             self._place(ops)
         self.prefetch = {} if keep_loads else find_streams(ops, self.strides, self.inductions, self.row_loops)
         self.written = {} if keep_loads else find_written_rows(ops, self.strides)
@@ -98,6 +104,16 @@ class Placement:
     def _stores(self, loop: Op) -> bool:
         """Is a tensor stored in the body of a loop, other than those it carries?"""
         return any(result in self.stored for op in loop.regions[0].ops for result in op.results)
+
+    def _needs_early(self, group: Group) -> bool:
+        """Is a tensor stored, in front of the leader of a group, that is computed from one of its sums?"""
+        leader = group.leader
+        early = [op for op in dependents(group) if op.block is leader.block and op.position < leader.position]
+        return any(result in self.stored for op in early for result in op.results)
+
+    def _runs_in(self, root: Op) -> Op:
+        """The root in whose loop nest `root` runs: itself, or the leader of its group."""
+        return self.groups[root].leader if root in self.groups else root
 
     def _initial_places(self, ops: list[Op]) -> dict[Value, Place]:
         place: dict[Value, Place] = {}
@@ -197,7 +213,7 @@ class Placement:
             if self.place[carried] is Place.INDUCTION:
                 return None
         if user.name in ROOTS or user.regions or not user.results:
-            return frozenset((user,))
+            return frozenset((self._runs_in(user),))
         groups = []
         for result in user.results:
             evaluated_there = result in self.stored or self.place[result] is Place.SCALAR
@@ -214,11 +230,22 @@ class Placement:
                     return True
                 if root.name in WRITES and not self._same_elements(op.operands[0], root.operands[0]):
                     return True
+                if root.name in WRITES and not self._read_in_place(value, root):
+                    return True
         return False
 
     def _same_elements(self, loaded: Value, stored: Value) -> bool:
         """May a load run inside the loop that stores: every element is read before the only write that hits it."""
         return loaded is stored and (not loaded.type.is_tensor or self.strides.injective(loaded))
+
+    def _read_in_place(self, value: Value, root: Op) -> bool:
+        """Is `value` read in the nest of `root` only at the element that the nest has reached?"""
+        for user, k in value.uses:
+            if root not in (self.roots_of_use(user, k) or ()) or self._runs_in(user) is root:
+                continue
+            if not self.is_elementwise(user) or not self._read_in_place(user.result, root):
+                return False
+        return True
 
     def _is_panel_view(self, value: Value) -> bool:
         """Used by packed dots alone, as a view of their panel or as a panel they read from memory."""

@@ -49,12 +49,20 @@ def _ahead(load: Op, strides: Strides, inductions: Mapping[Value, Induction]) ->
     if type_.is_pointer or strides.of(pointers, len(type_.dims) - 1) != 1:
         return None
     row = type_.dims[-1] * BITS[type_.elem] // 8
-    if row >= LONG_ROW:
+    if row >= LONG_ROW or _is_long_block(load, strides):
         return Ahead(LONG_AHEAD)
     if len(type_.dims) == 2 and SHORTEST_PIECE <= row <= LONGEST_PIECE and _walks(load):
         nearest = Ahead(max(row, min(BYTES_AHEAD // type_.dims[0], FARTHEST_BYTES)))
         return _next_block(load, strides, inductions) or nearest
     return None
+
+
+def _is_long_block(load: Op, strides: Strides) -> bool:
+    """Rows without a gap that are read once: one long row."""
+    type_ = load.result.type
+    if len(type_.dims) != 2 or strides.of(load.operands[0], 0) != type_.dims[1] or _walks(load):
+        return False
+    return type_.numel * BITS[type_.elem] // 8 >= LONG_ROW
 
 
 def _next_block(load: Op, strides: Strides, inductions: Mapping[Value, Induction]) -> Ahead | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ..ttir.ir import Op
-from .checks import guarded
 from .ctypes import c_type, literal
 from .emitter import Emitter, emits
-from .nest import NEVER, ZERO, Index, Nest
+from .nest import ZERO, Index, Nest
+from .reduce import sums_down_columns
+from .stores import store_element
 
 
 @emits("arith.constant", "ub.poison")
@@ -51,6 +52,9 @@ def load(e: Emitter, op: Op) -> None:
 def store(e: Emitter, op: Op) -> None:
     pointer, value, *rest = op.operands
     mask = rest[0] if rest else None
+    if op in e.placement.groups:
+        sums_down_columns(e, e.placement.groups[op])
+        return
     if e.checks:
         e.write("check->instance++;")
     if not pointer.type.is_tensor:
@@ -62,12 +66,7 @@ def store(e: Emitter, op: Op) -> None:
         return
 
     def build(nest: Nest, index: Index) -> None:
-        allowed = nest.mask(mask, index) if mask else None
-        if allowed is NEVER:
-            return
-        element, address = nest.at(value, index).code, nest.at(pointer, index).code
-        condition = f"if ({allowed.code}) " if allowed is not None else ""
-        nest.levels[-1].append(condition + guarded(nest, op, index, f"*({address}) = {element};", element))
+        nest.levels[-1] += store_element(nest, op, index)
 
     e.loop_nest(pointer.type.dims, build, None if e.checks else e.placement.strides.innermost(pointer))
 

@@ -15,20 +15,23 @@ So a row's result does not depend on the number of rows, and not on masks, threa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..analysis.placement import Place
+from ..analysis.together import VECTOR, Group, sums_floats
 from ..ttir.ir import BITS, Block, Op, Value
 from .ctypes import c_type
 from .emitter import Emitter, emits
 from .nest import ZERO, At, Index, Loop, Nest, flat
 from .rows import Lanes, element_beyond, end_of_row, fetch_results, store_lanes
+from .stores import store_element
 
 LANES, LANES_64BIT = 64, 32
 #: Columns accumulated in registers at a time when the axis is not the last dimension.
 COLUMNS = 64
-#: Lanes of one named vector accumulator.
-VECTOR = 16
+#: Of so many sums at once half as many, or gcc spills them.
+MANY_SUMS = 3
 
 
 def combine(e: Emitter, region: Block, left: list[str], right: list[str]) -> tuple[list[str], list[str]]:
@@ -57,6 +60,10 @@ def assignments(targets: list[str], values: list[str], types: list[str], e: Emit
 @emits("tt.reduce")
 def reduce(e: Emitter, op: Op) -> None:
     shape, axis = op.operands[0].type.dims, op.attrs["axis"]
+    if group := e.placement.groups.get(op):
+        if group.leader is op:
+            sums_down_columns(e, group)
+        return
     for result in op.results:
         e.allocate(result)
     tails = e.placement.tails
@@ -70,11 +77,18 @@ def reduce(e: Emitter, op: Op) -> None:
 
     def build(nest: Nest) -> list[str]:
         nest.updates = updates
-        return _along_lanes(e, nest, op, axis) if along_lanes else _down_columns(e, nest, op, axis)
+        return _along_lanes(e, nest, op, axis) if along_lanes else _down_columns(e, nest, [op], axis)
 
     e.versioned(axis + 2 if along_lanes else len(shape) + 1, build)
     for value in updates:
         e.names[value], e.place[value] = e.names[e.placement.updates[value]], Place.ARRAY
+
+
+def sums_down_columns(e: Emitter, group: Group) -> None:
+    """All members of a group, at the place of its leader (analysis/together.py)."""
+    for member in group.sums:
+        e.allocate(member.result)
+    e.versioned(3, lambda nest: _down_columns(e, nest, group.sums, 0, group.store))
 
 
 def _store(e: Emitter, op: Op, index: Index, values: list[str]) -> list[str]:
@@ -99,11 +113,13 @@ class _Accumulation:
     at_lane: list[str]
 
 
-def _accumulation(e: Emitter, op: Op, lanes: Loop, masked: bool, body: list[str], elements: list[str]) -> _Accumulation:
-    """`body` computes the `elements` of a lane, `masked` says that it loads under a mask."""
-    if _is_float_sum(op) and lanes.high % VECTOR == 0:
-        return _vector_sum(e, lanes, masked, body, elements[0])
-    lane = lanes.var
+def _accumulation(
+    e: Emitter, ops: Sequence[Op], lanes: Loop, masked: bool, body: list[str], elements: list[str]
+) -> _Accumulation:
+    """`body` computes the `elements` of a lane, `masked` says that it loads under a mask. Several `ops` sum f32."""
+    op, lane = ops[0], lanes.var
+    if sums_floats(op) and lanes.high % VECTOR == 0:
+        return _vector_sums(e, lanes, masked, body, elements)
     types = [c_type(operand.type.elem) for operand in op.operands]
     names = [e.fresh("acc") for _ in op.operands]
     at_lane = [f"{name}[{lane}]" for name in names]
@@ -126,21 +142,21 @@ def _alone(op: Op) -> str | None:
     return first.name if alone else None
 
 
-def _is_float_sum(op: Op) -> bool:
-    return _alone(op) == "arith.addf" and op.operands[0].type.elem == "f32"
-
-
-def _vector_sum(e: Emitter, lanes: Loop, masked: bool, body: list[str], element: str) -> _Accumulation:
+def _vector_sums(e: Emitter, lanes: Loop, masked: bool, body: list[str], elements: list[str]) -> _Accumulation:
     """Sums kept in named vectors: gcc does not always keep an array of accumulators in registers."""
-    part, vectors, lane = e.fresh("part"), [e.fresh("acc") for _ in range(lanes.high // VECTOR)], lanes.var
-    chunks = [f"*(cp_f32x{VECTOR} *)({part} + {k * VECTOR})" for k in range(len(vectors))]
-    loop = _lane_loop(lanes, masked, [*body, f"{part}[{lane}] = {element};"])
+    parts, lane = [e.fresh("part") for _ in elements], lanes.var
+    held = [(e.fresh("acc"), f"*(cp_f32x{VECTOR} *)({p} + {k})") for p in parts for k in range(0, lanes.high, VECTOR)]
+    at_lane = [f"{part}[{lane}]" for part in parts]
+    loop = _lane_loop(lanes, masked, [*body, *(f"{a} = {x};" for a, x in zip(at_lane, elements, strict=True))])
     return _Accumulation(
-        declare=[f"float {part}[{lanes.high}] __attribute__((aligned(64)));", f"cp_f32x{VECTOR} {', '.join(vectors)};"],
-        first=loop + [f"{v} = {c};" for v, c in zip(vectors, chunks, strict=True)],
-        combine=loop + [f"{v} = {v} + {c};" for v, c in zip(vectors, chunks, strict=True)],
-        finish=[f"{c} = {v};" for v, c in zip(vectors, chunks, strict=True)],
-        at_lane=[f"{part}[{lane}]"],
+        declare=[
+            *(f"float {part}[{lanes.high}] __attribute__((aligned(64)));" for part in parts),
+            f"cp_f32x{VECTOR} {', '.join(v for v, _ in held)};",
+        ],
+        first=loop + [f"{v} = {chunk};" for v, chunk in held],
+        combine=loop + [f"{v} = {v} + {chunk};" for v, chunk in held],
+        finish=[f"{chunk} = {v};" for v, chunk in held],
+        at_lane=at_lane,
     )
 
 
@@ -222,7 +238,7 @@ def _along_lanes(e: Emitter, nest: Nest, op: Op, axis: int) -> list[str]:
     nest.chunk, nest.chunk_lanes = At(chunk, axis + 1), lanes
     elements = [nest.at(operand, index).code for operand in op.operands]
     body, nest.levels[axis + 1] = nest.levels[axis + 1], []
-    acc = _accumulation(e, op, Loop(lane, lanes), nest.masked, body, elements)
+    acc = _accumulation(e, [op], Loop(lane, lanes), nest.masked, body, elements)
     nest.chunk_lines += fetch_results(e, op, chunk)
     lines = [*acc.declare, f"{{ const int {chunk} = 0;", *nest.chunk_lines, *acc.first, "}"]
     if lanes < length:
@@ -265,7 +281,7 @@ def _along_row(e: Emitter, op: Op, stored: Value | None, mask: Value | None) -> 
         first, step = (f(body, nest.masked, element) for f in (vectors.first, vectors.combine))
         again, finish = vectors.repeat(beyond), vectors.write(vectors.held)
     else:
-        acc = _accumulation(e, op, lanes, nest.masked, body, [element])
+        acc = _accumulation(e, [op], lanes, nest.masked, body, [element])
         declare, first, step, finish, at_lane = acc.declare, acc.first, acc.combine, acc.finish, acc.at_lane[0]
         again = _combine_again(e, op, lanes, at_lane, beyond)
     e.write("{", *declare, *ready.first(chunk, end, first), *ready.loop(chunk, LANES, end, step))
@@ -324,10 +340,12 @@ def _lane_loop(lanes: Loop, masked: bool, body: list[str]) -> list[str]:
     return [*lanes.head(independent=True, masked=masked), *body, "}"]
 
 
-def _down_columns(e: Emitter, nest: Nest, op: Op, axis: int) -> list[str]:
-    """Accumulate rows: blocks of columns of the last dimension stay in registers while the axis runs."""
-    shape = op.operands[0].type.dims
-    width = min(shape[-1], COLUMNS)
+def _down_columns(e: Emitter, nest: Nest, ops: Sequence[Op], axis: int, store: Op | None = None) -> list[str]:
+    """Accumulate rows: blocks of columns of the last dimension stay in registers while the axis runs.
+
+    `store`: what is stored of every element, after all of `ops` have evaluated theirs."""
+    shape = ops[0].operands[0].type.dims
+    width = min(shape[-1], COLUMNS if len(ops) < MANY_SUMS else COLUMNS // 2)
     others = [d for d in range(len(shape) - 1) if d != axis]
     names = {d: e.fresh("i") for d in range(len(shape) - 1)}
     base, lane, row = e.fresh("p"), e.fresh("j"), names[axis]
@@ -336,10 +354,18 @@ def _down_columns(e: Emitter, nest: Nest, op: Op, axis: int) -> list[str]:
     level[axis] = len(others) + 2
     last = At(f"({base} + {lane})", len(others) + 3)
     index = tuple(At(names[d], level[d]) if d in names else last for d in range(len(shape)))
-    elements = [nest.at(operand, index).code for operand in op.operands]
+    elements = [nest.at(operand, index).code for op in ops for operand in op.operands]
+    if store is not None:
+        nest.levels[-1] += store_element(nest, store, index)
     *outside, per_block, per_row, body = nest.levels
-    acc = _accumulation(e, op, Loop(lane, width), nest.masked, body, elements)
+    acc = _accumulation(e, ops, Loop(lane, width), nest.masked, body, elements)
     target = index[:axis] + index[axis + 1 :]
+    # several operations have an operand each, one may have several
+    stored = [
+        line
+        for k, op in enumerate(ops)
+        for line in _store(e, op, target, acc.at_lane[k : k + 1] if len(ops) > 1 else acc.at_lane)
+    ]
     block = [
         f"for (int {base} = 0; {base} < {shape[-1]}; {base} += {width}) {{",
         *per_block,
@@ -347,7 +373,7 @@ def _down_columns(e: Emitter, nest: Nest, op: Op, axis: int) -> list[str]:
         *[f"{{ const int {row} = 0;", *per_row, *acc.first, "}"],
         *[f"for (int {row} = 1; {row} < {shape[axis]}; {row}++) {{", *per_row, *acc.combine, "}"],
         *acc.finish,
-        *_lane_loop(Loop(lane, width), False, _store(e, op, target, acc.at_lane)),
+        *_lane_loop(Loop(lane, width), False, stored),
         "}",
     ]
     nest.levels = outside

@@ -82,17 +82,35 @@ def masked_load(g: Builder) -> None:
 
 
 def in_place(g: Builder) -> None:
-    """Load, compute, store to the same elements, load again: what was read before must not change."""
+    """Load, compute, store to the same elements or others of the tile, load again: what was read must not change.
+
+    Sums of what is stored may run in one loop nest with the store."""
     name = g.operand(ANY, rank=1)
     type_ = g.types[name]
     buffer = g.buffer(type_.dtype, g.programs * type_.numel, g.fill(type_.dtype))
     place: dict[str, Any] = {"buffer": buffer.name, "mode": "tile", "shape": type_.shape}
+    outside = len(g.visible)
     before = _load(g, type_.elem, (), True, **place)
     value = g.apply("add", before, name) if type_.dtype is not BOOL else g.apply("xor", before, name)
+    summed = [before, value] if type_.dtype is F32 and len(type_.shape) == 2 else []
+    if type_.numel > 2 and g.chance(0.5):
+        value = _moved(g, value)
+    if g.chance(0.5):  # nothing reads what was there but the store, and sums
+        del g.visible[outside:]
+    for summand in summed:
+        g.emit("reduce", (summand,), Type("f32", type_.shape[1:]), False, kind="sum", axis=0, keep_dims=False)
     mask = (g.mask(type_.shape),) if g.chance(0.5) else ()
     masked = {"mask_arg": 1} if mask else {}
     g.effect("store", (value, *mask), barrier=True, **place, **masked)
     _load(g, type_.elem, (), value in g.certain, **place)
+
+
+def _moved(g: Builder, name: str) -> str:
+    """The elements of a tensor in another order: those of the first half at even places."""
+    type_ = g.types[name]
+    halves = g.emit("reshape", (name,), Type(type_.elem, (2, type_.numel // 2)))
+    turned = g.emit("trans", (halves,), Type(type_.elem, (type_.numel // 2, 2)), order=(1, 0))
+    return g.emit("reshape", (turned,), type_)
 
 
 def store(g: Builder, name: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.cpu import toolchain
+from runtime.cpu.analysis.placement import Placement
 from runtime.cpu.emit import control, elementwise, emitter, nest, reduce
 from tests.cpu.fuzz.dtypes import BF16, F32, F64, I8, I16, I32, U16, U32, U64, DType
 
@@ -158,6 +159,10 @@ MUTANTS: dict[str, Mutant] = {
     "twice-rounded": Mutant(
         "f64 is rounded to f32 on its way to bf16 and f16", "conversion", (F64, BF16),
         _header("scalar.h", r"return back == d .* \? f : cp_bits_f32\(odd\);", "return f;"),
+    ),
+    "moved-elements": Mutant(
+        "a tile is read while it is written over itself in another order", "memory", (F32, I32),
+        lambda put, folder: put(Placement, "_read_in_place", lambda self, value, root: True),
     ),
     "half-summed": Mutant("a sum leaves out half of the lanes", "reduce", (F32,), _half_of_the_lanes),
     "forward-scan": Mutant("reverse scans run forward", "scan", (I32,), _statement("tt.scan", _forward)),
