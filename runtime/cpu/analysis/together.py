@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from ..ttir.ir import Block, Function, Op
 from .affine import Strides
+from .combine import sums_floats
 
 #: Lanes of a vector: what a sum down columns keeps in registers.
 VECTOR = 16
@@ -77,12 +78,6 @@ def _groups_of(block: Block, strides: Strides, is_root: Callable[[Op], bool]) ->
 
 def _tile(op: Op) -> tuple[int, ...]:
     return op.operands[0].type.dims
-
-
-def sums_floats(op: Op) -> bool:
-    """A tt.reduce that adds f32."""
-    combined = [o.name for o in op.regions[0].ops[:-1]]
-    return len(op.operands) == 1 and op.operands[0].type.elem == "f32" and combined == ["arith.addf"]
 
 
 def _sums_columns(op: Op) -> bool:

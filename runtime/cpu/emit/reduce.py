@@ -18,8 +18,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..analysis.combine import sole_operation, sums_floats
 from ..analysis.placement import Place
-from ..analysis.together import VECTOR, Group, sums_floats
+from ..analysis.together import VECTOR, Group
 from ..ttir.ir import BITS, Block, Op, Value
 from .ctypes import c_type
 from .emitter import Emitter, emits
@@ -43,7 +44,7 @@ def accumulate(e: Emitter, op: Op, held: list[str], elements: list[str]) -> tupl
     """Statements and results of combining what accumulators hold with the elements that follow.
 
     Of equal numbers, zeros of both signs, an extreme keeps the earlier: vmaxps and vminps do so."""
-    if _alone(op) in _EXTREMES:
+    if sole_operation(op) in _EXTREMES:
         held, elements = elements, held
     return combine(e, op.regions[0], held, elements)
 
@@ -134,14 +135,6 @@ def _accumulation(
     )
 
 
-def _alone(op: Op) -> str | None:
-    """The one operation that combines two elements a and b of a single tensor, if it is applied to just a and b."""
-    region = op.regions[0]
-    first = region.ops[0]
-    alone = len(op.operands) == 1 and len(region.ops) == 2 and list(first.operands) == list(region.args)
-    return first.name if alone else None
-
-
 def _vector_sums(e: Emitter, lanes: Loop, masked: bool, body: list[str], elements: list[str]) -> _Accumulation:
     """Sums kept in named vectors: gcc does not always keep an array of accumulators in registers."""
     parts, lane = [e.fresh("part") for _ in elements], lanes.var
@@ -172,7 +165,7 @@ class _Vectors:
     def __init__(self, e: Emitter, op: Op, lanes: Loop) -> None:
         self._e, self._op, self._lanes = e, op, lanes
         self.held, self.next, self._odd = e.fresh("held"), e.fresh("next"), e.fresh("odd")
-        self._symbol = _EXTREMES.get(_alone(op) or "")
+        self._symbol = _EXTREMES.get(sole_operation(op) or "")
         self.names = [e.fresh("acc") for _ in range(lanes.high // VECTOR)]
 
     def declare(self) -> list[str]:
@@ -316,7 +309,7 @@ _HALVED = {
 def _halved_by(op: Op, lanes: int) -> str | None:
     """The function of lanes.h that combines so many lanes of a reduction, if there is one."""
     fits = op.operands[0].type.elem == "f32" and lanes >= VECTOR
-    return _HALVED.get(_alone(op) or "") if fits else None
+    return _HALVED.get(sole_operation(op) or "") if fits else None
 
 
 def _halve(e: Emitter, op: Op, at_lane: list[str], lane: str, lanes: int) -> list[str]:

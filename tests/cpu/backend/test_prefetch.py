@@ -83,3 +83,17 @@ def test_long_results_are_fetched_while_a_reduction_runs(size: int, early: bool)
 def test_a_distance_that_means_nothing_is_refused(value) -> None:
     with pytest.raises(CpuBackendError, match=r"prefetch_bytes=.* is not allowed: an integer from 0 to 65536"):
         product(prefetch_bytes=value)
+
+
+@triton.jit
+def block_of_rows(x, y, STRIDE: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    o = tl.arange(0, ROWS)[:, None] * STRIDE + tl.arange(0, WIDTH)[None, :]
+    tl.store(y + tl.arange(0, WIDTH), tl.sum(tl.load(x + o), axis=0))
+
+
+@pytest.mark.parametrize(("stride", "rows", "fetches"), [(64, 32, True), (80, 32, False), (64, 8, False)])
+def test_rows_without_a_gap_are_fetched_ahead_as_one_long_row(stride: int, rows: int, fetches: bool) -> None:
+    x, y = torch.randint(-9, 9, (rows, stride)).float(), torch.empty(64)
+    compiled = block_of_rows[(1,)](x, y, STRIDE=stride, ROWS=rows, WIDTH=64)
+    assert torch.equal(y, x[:, :64].sum(0))
+    assert ("__builtin_prefetch" in compiled.asm["c"]) is fetches
