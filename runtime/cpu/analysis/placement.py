@@ -42,7 +42,7 @@ EXPENSIVE = words(
     "math.exp math.exp2 math.log math.log2 math.sin math.cos math.erf math.tanh math.sqrt math.rsqrt math.powf",
     "tt.extern_elementwise arith.divf arith.remf tt.precise_divf tt.precise_sqrt",
 )
-#: Elementary functions of f32 that native/arrays.h computes for whole arrays, in half the time.
+#: Elementary functions that native/arrays.h computes for whole arrays of f32, in half the time.
 ARRAY_FUNCTIONS = words("math.exp math.exp2")
 #: Elements of the last dimension from which, and of a tensor up to which, that is worth an array.
 ARRAY_ROW, ARRAY_MOST = 64, 4096

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..analysis.placement import ARRAY_FUNCTIONS
 from ..ttir.ir import BITS, Op, Value
 from .ctypes import c_type, c_unsigned, narrow, wide, widen
 
@@ -34,13 +35,11 @@ class Element:
         return f"({c_unsigned(self.source(k))})({self.args[k]})"
 
 
-#: Elementary functions that native/arrays.h has for arrays.
-ARRAY_FUNCTIONS = {"math.exp": "cp_exp_f32", "math.exp2": "cp_exp2_f32"}
-
-
 def array_function(value: Value) -> str | None:
     """Name of the function in native/arrays.h that computes `value` from its operand, without the ending."""
-    return ARRAY_FUNCTIONS.get(value.defining or "") if value.type.elem == "f32" else None
+    if value.defining not in ARRAY_FUNCTIONS or value.type.elem != "f32":
+        return None
+    return f"cp_{value.defining.removeprefix('math.')}_f32"
 
 
 def is_rounding_to_bf16(value: Value) -> bool:

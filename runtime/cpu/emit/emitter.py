@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 from ..analysis.affine import of_rows, uniform
 from ..analysis.placement import Place, Placement
+from ..analysis.tails import LANES
 from ..errors import LocalMemoryExceeded
 from ..ttir.ir import Block, Function, Op, Value, words
 from .checks import Checks
-from ..analysis.tails import LANES
 from .ctypes import c_type, literal, size_of, widen
 from .elementwise import array_function, expression, is_rounding_to_bf16
 from .nest import ZERO, At, Index, Loop, Nest, flat
@@ -207,7 +207,7 @@ class Emitter:
         self.write(f"{function}_array({target}, {source}, {shift}, {argument.type.numel});")
 
     def _scaled_and_shifted(self, argument: Value) -> tuple[str, str, str] | None:
-        """Array, scalar and array of a number per row, if `argument` is `x * scale - shift[:, None]` or without a scale."""
+        """Array, scalar, and array of a number per row, of `x * scale - shift[:, None]` or `x - shift[:, None]`."""
         if self.place[argument] is not Place.INLINE or argument.defining != "arith.subf":
             return None
         left, shifts = argument.op.operands[0], of_rows(argument.op.operands[1])

@@ -18,7 +18,8 @@ from runtime.cpu import pool, toolchain
 SOURCE = """
 #include "dot_bf16.h"
 #define RUN(NAME, START) \
-  void NAME(int M, int N, int K, int lda, const uint16_t *A, const uint16_t *P, long ldp, float *C, int ldc, const float *scale) { \
+  void NAME(int M, int N, int K, int lda, const uint16_t *A, const uint16_t *P, long ldp, float *C, int ldc, \
+            const float *scale) { \
     cp_dot_panel(M, N, (K + 1) / 2, A, lda, P, ldp, C, ldc, START, scale); \
   }
 RUN(run_from_c, CP_FROM_C)

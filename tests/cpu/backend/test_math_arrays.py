@@ -1,4 +1,4 @@
-"""exp, exp2 and rounding to bf16 of whole arrays (native/arrays.h): the bits of the scalar functions, and their error."""
+"""exp, exp2 and rounding to bf16 of whole arrays (native/arrays.h): bits of the scalar functions, and their error."""
 
 from __future__ import annotations
 
@@ -21,8 +21,12 @@ void exp2_array(float *x, int n) { cp_exp2_f32_array(x, x, 0.0f, n); }
   }
 ONE_BY_ONE(exp_scalar, cp_exp_f32)
 ONE_BY_ONE(exp2_scalar, cp_exp2_f32)
-void exp_rows(float *y, const float *x, float scale, const float *shift, int m, int n) { cp_exp_f32_rows(y, x, scale, shift, m, n); }
-void exp2_rows(float *y, const float *x, float scale, const float *shift, int m, int n) { cp_exp2_f32_rows(y, x, scale, shift, m, n); }
+#define OF_ROWS(NAME, FUNCTION) \\
+  void NAME(float *y, const float *x, float scale, const float *shift, int rows, int columns) { \\
+    FUNCTION(y, x, scale, shift, rows, columns); \\
+  }
+OF_ROWS(exp_rows, cp_exp_f32_rows)
+OF_ROWS(exp2_rows, cp_exp2_f32_rows)
 void bf16_array(uint16_t *y, const float *x, int n) { cp_f32_bf16_array(y, x, n); }
 __attribute__((optimize("no-tree-vectorize"))) void bf16_scalar(uint16_t *y, const float *x, int n) {
   for (int i = 0; i < n; i++) y[i] = cp_f32_bf16(x[i]);
