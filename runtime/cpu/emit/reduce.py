@@ -7,8 +7,8 @@ than one follows the axis:
   ascending, then lanes are combined pairwise, j with j + s for s = L/2, L/4, ... 1;
 * something follows: every output combines its elements in ascending order.
 
-Ascending order means `combine(what came before, element)`. The sign of a zero can depend on it where a maximum or minimum
-meets both: then what came before stays.
+Ascending order means `combine(what came before, element)`. The sign of a zero can depend on it where a maximum or
+minimum meets both: then what came before stays.
 
 So a row's result does not depend on the number of rows, and not on masks, threads or surrounding code.
 """
@@ -198,8 +198,8 @@ class _Vectors:
         return [*self.write(self.held), *loop, *self._read()]
 
     def _extreme(self, body: list[str], masked: bool, element: str) -> list[str]:
-        """`accumulate` of a maximum or minimum. A NaN that is held gives way to any number, which takes a comparison of its
-        own; but after one round, mostly, none is held any more, and no further one can be."""
+        """`accumulate` of a maximum or minimum. A NaN that is held gives way to any number, which takes a comparison of
+        its own; but after one round, mostly, none is held any more, and no further one can be."""
         lane, part = self._lanes.var, self._e.fresh("part")
         old, new, other = (f"{array}[{lane}]" for array in (self.held, self.next, part))
         choose = _lane_loop(self._lanes, False, [f"{new} = {other} {self._symbol} {old} ? {other} : {old};"])

@@ -54,7 +54,7 @@ def element_beyond(e: Emitter, value: Value, end: End) -> str:
 
 
 class Lanes(NamedTuple):
-    """Lines for one group of 64 lanes: `whole` where its mask lets all through, `edge` where it may not; None: the same."""
+    """Lines for 64 lanes: `whole` where their mask lets all through, `edge` where it may not; None: the same."""
 
     whole: list[str]
     edge: list[str] | None = None
@@ -74,8 +74,8 @@ class Lanes(NamedTuple):
         return [f"{{ const int {chunk} = 0;", *chosen, *step, "}"]
 
     def loop(self, chunk: str, start: int, end: End, step: list[str]) -> list[str]:
-        """All groups of a row from element `start` on. One that its mask cuts through is the last, behind the loop: a branch
-        in the loop would keep gcc from holding everything in registers."""
+        """All groups of a row from element `start` on. One that its mask cuts through is the last, behind the loop: a
+        branch in the loop would keep gcc from holding everything in registers."""
         if self.edge is None:
             head = f"for (int {chunk} = {start}; {chunk} < {end.ends}; {chunk} += {LANES}) {{"
             return [head, *self.whole, *step, "}"]
