@@ -1,4 +1,4 @@
-"""`python -m autotune`: run, show, export, import, diff and report."""
+"""`python -m autotune`: run, show, export, import, diff and report. What they print is in `autotune/tables.py`."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
-from autotune.scenes import DECODE, in_order
-from codegen.errors import BadTuning, CodegenError, TunedUnusable, TunerMissing
+from autotune.compare import differences
+from autotune.tables import difference_table, err, results_table, say, show_table
+from codegen.errors import BadTuning, CodegenError, NothingTuned, TunedUnusable, TunerMissing
 from codegen.lower import TARGETS
-from codegen.package import MANIFEST, SPEC
-from codegen.tunables import plain
-from codegen.tuned import FREE, KEEP, RESULTS, Result, ResultFile, Results, data_folder
+from codegen.package import MANIFEST, spec_of
+from codegen.tuned import FREE, KEEP, Result, current, data_folder
+from codegen.tuned_store import RESULTS, ResultFile, Results, export
 from dsl import ModelSpec, load_spec
 from dsl.errors import SpecError, nearest_name
+from runtime.cpu.errors import CpuBackendError
 from runtime.errors import RuntimeStateError
 
 app = typer.Typer(
@@ -33,15 +33,12 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     help="Tune every kernel instance of a model: search, prove, measure, and keep what wins.\n\n"
     "Typical use: `python -m autotune run specs/tiny-hybrid.yaml --budget 5m`,\n"
-    "then `python -m codegen build specs/tiny-hybrid.yaml`, which takes the results. No bit of any answer changes.",
+    "then `python -m codegen build specs/tiny-hybrid.yaml`, which takes the results. No bit of any answer changes,\n"
+    "unless `--numerics free` asks for it here and there.",
     pretty_exceptions_enable=False,
 )
-out = Console(emoji=False)
-err = Console(stderr=True, emoji=False)
-
 UNITS = {"s": 1, "m": 60, "h": 3600}
 INTERRUPTED = 130
-PLAIN_WIDTH = 160
 
 
 class Numerics(StrEnum):
@@ -56,6 +53,14 @@ Folder = Annotated[
     Path | None,
     typer.Option(help="Folder of results and studies. [default: the user's data folder]", show_default=False),
 ]
+Place = Annotated[
+    Path | None,
+    typer.Option(
+        "--folder",
+        help="Folder of results, or a file of `export`. [default: the user's data folder]",
+        show_default=False,
+    ),
+]
 OnlyTarget = Annotated[str | None, typer.Option("--target", help="Results for this target only.", show_default=False)]
 Kernels = Annotated[list[str] | None, typer.Option("--kernel", help="Repeatable: this kernel only.")]
 
@@ -65,7 +70,7 @@ def user_errors() -> Iterator[None]:
     """Report what the user can mend in plain words, with exit code 2 and no traceback."""
     try:
         yield
-    except (SpecError, CodegenError, RuntimeStateError) as error:
+    except (SpecError, CodegenError, RuntimeStateError, CpuBackendError) as error:
         err.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(2) from None
 
@@ -85,16 +90,18 @@ def read_spec(path: Path) -> ModelSpec:
     if not (path / MANIFEST).is_file():
         raise BadTuning(option="SPEC|DIR", value=path, allowed=f"a YAML spec, or a package: this has no {MANIFEST}")
     try:
-        return ModelSpec.model_validate(json.loads((path / SPEC).read_text()), strict=False)
-    except (OSError, ValueError) as error:
-        raise BadTuning(option="SPEC|DIR", value=path, allowed=f"its {SPEC} is damaged: build it again") from error
+        return spec_of(path)
+    except ValueError as error:
+        raise BadTuning(option="SPEC|DIR", value=path, allowed=error) from error
 
 
 @app.command("run")
 def run_command(
     model: Annotated[Path, typer.Argument(metavar="SPEC|DIR", help="YAML model spec, or a package folder.")],
     target: Annotated[str, typer.Option(help=f"One of {', '.join(TARGETS)}.")] = "cpu",
-    budget: Annotated[str, typer.Option(help="Time for the whole run: 90s, 5m, 1h.")] = "5m",
+    budget: Annotated[
+        str, typer.Option(help="Time for the whole run: 90s, 5m, 1h. What is begun when it is over is still decided.")
+    ] = "5m",
     jobs: Annotated[int, typer.Option(min=1, help="Processes: they compile side by side and time in turns.")] = 1,
     trials: Annotated[
         int | None, typer.Option(min=1, help="Of each kernel and process, at most.", show_default=False)
@@ -116,9 +123,10 @@ def run_command(
 ) -> None:
     """Tune the kernels of a model on this machine, or rank candidates for a CUDA target that is not here.
 
-    Every candidate must give the bits of the untuned kernel in every scene, on one thread and on all, run after run,
-    without a race, before it may win; and it wins only if it is faster by more than the noise. A run that was killed
-    goes on where it was when it is started again; a run on what is done already tries what is left.
+    Every candidate must give the bits of the untuned kernel in every scene, on one thread, two and all, run after run,
+    without a race, before it may win; and it wins only if it is faster by more than the noise. With `--numerics free`
+    it may differ by what rounding explains. A run that was killed goes on where it was when it is started again; a run
+    on what is done already tries what is left.
     """
     with user_errors():
         _require_optuna()
@@ -128,18 +136,22 @@ def run_command(
         seconds, spec, place = read_budget(budget), read_spec(model), folder or data_folder()
         task = Task(spec, target, place, storage or str(place / "studies"), numerics, jobs, tuple(kernel or ()), trials)
         _check_kernels(task, Session(task).plan)
+        missed: list[str] = []
         with _progress(as_json) as bar:
             try:
-                found = list(run(task, seconds, Reports(bar.kernel, bar.trial)))
+                found = list(run(task, seconds, Reports(bar.kernel, bar.trial, missed.append)))
             except KeyboardInterrupt:
                 err.print("stopped; the same command goes on from here", style="yellow")
                 raise typer.Exit(INTERRUPTED) from None
     if as_json:
-        print(json.dumps({"folder": str(place), "results": [result.plain() for result in found]}))
+        results = [result.plain() for result in found]
+        print(json.dumps({"folder": str(place), "results": results, "not_reached": missed}))
         return
-    _print(_table(f"{spec.name} on {target}", found))
+    show_table(results_table(f"{spec.name} on {target}", found))
     won = [result for result in found if result.values]
-    out.print(f"{len(won)} of {len(found)} kernels have better values than the defaults; results in {place}")
+    say(f"{len(won)} of {len(found)} kernels have better values than the defaults; results in {place}")
+    if missed:
+        say(f"{len(missed)} kernels were not reached: run again, or with a larger --budget ({', '.join(missed)})")
 
 
 def _require_optuna() -> None:
@@ -182,43 +194,6 @@ def _progress(quiet: bool) -> Iterator[_Bar]:
         yield _Bar(bar)
 
 
-def _values(result: Result) -> str:
-    return " ".join(f"{name}={plain(value)}" for name, value in result.values.items()) or "as untuned"
-
-
-def _microseconds(result: Result, scene: str) -> tuple[str, str]:
-    """Time of a launch in a scene and its share of the roofline, as text."""
-    times = result.detail.get("scenes", {}).get(scene)
-    bound = result.detail.get("roofline", {}).get(scene)
-    if not times:
-        return "", ""
-    share = f"{bound['seconds'] / times['tuned']:.0%}" if bound and bound["seconds"] else ""
-    return f"{scene} {times['tuned'] * 1e6:.1f}", share
-
-
-def _table(title: str, results: list[Result]) -> Table:
-    table = Table(title=title, title_justify="left")
-    table.add_column("kernel", overflow="fold")
-    table.add_column("values", overflow="fold")
-    for name in ("of untuned", "noise", "µs", "of roofline", "tried", "rejected"):
-        table.add_column(name, justify="right")
-    table.add_column("kind")
-    for result in results:
-        trials = result.detail.get("trials", [])
-        rejected = sum(trial["state"] == "rejected" for trial in trials)
-        scene = next(iter(in_order(result.detail.get("scenes", {}))), DECODE)
-        noise = f"{result.detail.get('noise', 0.0):.1%}"
-        tried = f"{len(trials)}/{result.detail.get('space', '?')}"
-        row = (escape(result.identity.kernel), escape(_values(result)), f"{result.ratio:.3f}", noise)
-        table.add_row(*row, *_microseconds(result, scene), tried, str(rejected), result.kind)
-    return table
-
-
-def _print(table: Table) -> None:
-    """A table, at full width where it goes to a file."""
-    (out if out.is_terminal else Console(width=PLAIN_WIDTH, emoji=False)).print(table)
-
-
 def _read(path: Path | None) -> list[Result]:
     """Results of a folder or a file. Raises TunedUnusable."""
     if path is not None and path.is_file():
@@ -239,31 +214,37 @@ def _some(command: str, folder: Path | None, target: str | None, kernels: list[s
     """The results that a command asks for. Raises BadTuning if there are none."""
     found = _selected(_read(folder), target, kernels)
     if not found:
-        raise BadTuning(option=command, value=folder or data_folder(), allowed="it holds no such results")
+        asked = [f" for {target}"] if target else []
+        asked += [f" of {' or '.join(kernels)}"] if kernels else []
+        raise NothingTuned(command=command, wanted="".join(asked), place=folder or data_folder())
     return found
 
 
 @app.command()
-def show(folder: Folder = None, target: OnlyTarget = None, kernel: Kernels = None, as_json: AsJson = False) -> None:
-    """List what was found: values, time against untuned and against the roofline, how many candidates were rejected."""
+def show(folder: Place = None, target: OnlyTarget = None, kernel: Kernels = None, as_json: AsJson = False) -> None:
+    """List what was found: values, time against untuned and against the roofline, how many candidates were rejected.
+
+    Results of another compiler, backend or Triton than today's are marked, for no build here takes them by itself.
+    """
     with user_errors():
         found = _selected(_read(folder), target, kernel)
+    today = current(found)
     if as_json:
-        print(json.dumps({"results": [result.plain() for result in found]}))
+        print(json.dumps({"results": [result.plain() | {"current": result.identity in today} for result in found]}))
         return
     groups: dict[tuple[str, str], list[Result]] = {}
     for result in found:
         groups.setdefault((result.identity.target, result.identity.device), []).append(result)
     for (name, device), results in groups.items():
-        _print(_table(f"{name}: {device}" if device != name else name, results))
+        show_table(results_table(f"{name}: {device}", results, today))
     if not found:
-        out.print("no results; python -m autotune run SPEC makes some")
+        say("no results; `python -m autotune run SPEC` makes some")
 
 
 @app.command("export")
 def export_command(
     output: Annotated[Path, typer.Option("-o", "--output", help="File to write.")],
-    folder: Folder = None,
+    folder: Place = None,
     target: OnlyTarget = None,
     kernel: Kernels = None,
     as_json: AsJson = False,
@@ -271,15 +252,16 @@ def export_command(
     """Write results into one file, for `import` on another machine or `codegen build --tuned FILE`."""
     with user_errors():
         found = _some("export", folder, target, kernel)
-        _write(output, json.dumps({"results": [result.plain() for result in found]}, indent=1, sort_keys=True) + "\n")
-    print(json.dumps({"written": len(found)})) if as_json else out.print(f"{len(found)} results in {output}")
+        _write(output, export(found))
+    print(json.dumps({"written": len(found)})) if as_json else say(f"{len(found)} results in {output}")
 
 
 def _write(path: Path, text: str) -> None:
     try:
-        path.write_text(text)
-    except OSError as error:
-        raise BadTuning(option="--output", value=path, allowed=f"it cannot be written ({error.strerror})") from error
+        path.write_text(text, encoding="utf-8")
+    except (OSError, ValueError) as error:  # ValueError: no file can have this name
+        why = getattr(error, "strerror", None) or error
+        raise BadTuning(option="--output", value=path, allowed=f"it cannot be written ({why})") from error
 
 
 @app.command("import")
@@ -288,7 +270,10 @@ def import_command(
     folder: Folder = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take over results of a file. One that is here already stays if it is better."""
+    """Take over results of a file. One that is here already stays if it is better.
+
+    What was predicted, or measured on another kind of machine, replaces nothing: results are per device.
+    """
     with user_errors():
         results, taken = Results((folder or data_folder()) / RESULTS), 0
         found = ResultFile(file).all()
@@ -298,7 +283,7 @@ def import_command(
                 results.write(result)
                 taken += 1
     counts = {"read": len(found), "taken": taken}
-    print(json.dumps(counts)) if as_json else out.print(f"{taken} of {len(found)} results taken over")
+    print(json.dumps(counts)) if as_json else say(f"{taken} of {len(found)} results taken over")
 
 
 @app.command()
@@ -307,41 +292,24 @@ def diff(
     other: Annotated[Path, typer.Argument(help="Another.")],
     as_json: AsJson = False,
 ) -> None:
-    """Compare two sets of results by kernel and target. Exit code 1 if they differ in a value."""
+    """Compare two sets of results, each with that of the same kernel, workload, device and numerics.
+
+    Exit code 1 if they differ in a value. Of several toolchains in one set, today's counts.
+    """
     with user_errors():
-        sides = [_by_kernel(_read(path)) for path in (one, other)]
-    rows = [_difference(name, *(side.get(name) for side in sides)) for name in sorted(sides[0] | sides[1])]
+        rows = differences(_read(one), _read(other))
     changed = [row for row in rows if row["one"] != row["other"]]
     if as_json:
         print(json.dumps({"same": len(rows) - len(changed), "changed": changed}))
     else:
-        table = Table(title=f"{len(changed)} of {len(rows)} kernels differ", title_justify="left")
-        for name in ("kernel", "target", str(one), "of untuned", str(other), "of untuned"):
-            table.add_column(name, overflow="fold")
-        for row in changed:
-            cells = (row["kernel"], row["target"], row["one"], row["ratio_one"], row["other"], row["ratio_other"])
-            table.add_row(*(escape("" if cell is None else str(cell)) for cell in cells))
-        _print(table)
+        show_table(difference_table(f"{len(changed)} of {len(rows)} results differ", changed, str(one), str(other)))
     raise typer.Exit(1 if changed else 0)
-
-
-def _by_kernel(results: list[Result]) -> dict[tuple[str, str, str], Result]:
-    return {(r.identity.kernel, r.identity.target, r.identity.numerics): r for r in results}
-
-
-def _difference(name: tuple[str, str, str], one: Result | None, other: Result | None) -> dict[str, Any]:
-    kernel, target, numerics = name
-    row: dict[str, Any] = {"kernel": kernel, "target": target, "numerics": numerics}
-    for side, result in (("one", one), ("other", other)):
-        row[side] = None if result is None else {n: plain(v) for n, v in result.values.items()}
-        row[f"ratio_{side}"] = None if result is None else round(result.ratio, 4)
-    return row
 
 
 @app.command()
 def report(
     output: Annotated[Path, typer.Option("-o", "--output", help="HTML file to write.")],
-    folder: Folder = None,
+    folder: Place = None,
     target: OnlyTarget = None,
     kernel: Kernels = None,
     as_json: AsJson = False,
@@ -351,5 +319,5 @@ def report(
 
     with user_errors():
         found = _some("report", folder, target, kernel)
-        _write(output, page(found))
-    print(json.dumps({"kernels": len(found)})) if as_json else out.print(f"{len(found)} kernels in {output}")
+        _write(output, page(found, current(found)))
+    print(json.dumps({"kernels": len(found)})) if as_json else say(f"{len(found)} kernels in {output}")

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from autotune.contest import Contest, Timed
-from autotune.forge import Forge
+from autotune.faults import brief, is_the_machines
+from autotune.forge import Candidate, Forge
 from autotune.proof import Judge, Rejected
-from codegen.errors import CodegenError
 from codegen.tunables import Value
 from codegen.tuned import MEASURED
 
@@ -72,7 +72,8 @@ class Bench:
     def decide(self, values: Mapping[str, Value]) -> Verdict:
         """Time a candidate at length. Raises Rejected if it is wrong, or slower where it matters."""
         candidate = self._proven(values)
-        self.judge.check_races(candidate)
+        if values:  # the judge has checked the untuned kernel
+            self.judge.check_races(candidate)
         with self.measuring:
             *_, timed = self.contest.race(candidate, FINAL_ROUNDS)
         scene, worst = timed.worst
@@ -80,16 +81,17 @@ class Bench:
             raise Rejected(f"{worst:.2f} of the untuned time or more in {scene}")
         return _verdict(timed)
 
-    def _proven(self, values: Mapping[str, Value]) -> Any:
+    def _proven(self, values: Mapping[str, Value]) -> Candidate:
+        """A candidate that is right. Raises Rejected, or what the machine is at fault for."""
         try:
             candidate = self.forge.candidate(self.kernel, values)
             self.judge.prove(candidate)
-        except CodegenError as error:
-            raise Rejected(str(error)) from error
+        except Rejected:
+            raise
         except Exception as error:
-            if isinstance(error, Rejected):
+            if is_the_machines(error):
                 raise
-            raise Rejected(f"it cannot be compiled or launched: {str(error).splitlines()[0][:300]}") from error
+            raise Rejected(f"it cannot be compiled or launched: {brief(error)}") from error
         return candidate
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import multiprocessing
 import os
 import time
@@ -18,21 +19,25 @@ from filelock import FileLock
 
 from autotune.forge import Forge
 from autotune.measure import Bench
-from autotune.predict import Model, gpu_of
+from autotune.predict import Model
 from autotune.roofline import machine_here, roofline, working_set
+from autotune.scenes import CONTEXT
 from autotune.space import Machine, Order, Space, space_of
 from autotune.study import Search, open_study
-from autotune.tune import Attempt, Evaluator, attempts, conclude, run_trials
+from autotune.tune import Attempt, Evaluator, conclude, run_trials
 from codegen.aot_worker import end_with_parent
 from codegen.cost import Shape, step_costs
+from codegen.errors import TuneNotWritten
 from codegen.lower import lower
+from codegen.machine import device
 from codegen.plan import Plan
-from codegen.tuned import KEEP, RESULTS, Result, Results, identity
+from codegen.predict.accelerators import called
+from codegen.tuned import KEEP, PREDICTED, Identity, Result, identity
+from codegen.tuned_store import RESULTS, Results
 from dsl import ModelSpec
 
 LAUNCH_SECONDS = 5e-6  # of a kernel that moves next to nothing
 LEAST_SHARE = 0.02  # of the budget, for kernels that a plain step does not launch
-CONTEXT = 256
 
 
 @dataclass(frozen=True)
@@ -52,10 +57,12 @@ class Task:
 
 @dataclass(frozen=True)
 class Progress:
-    """Called while a run goes on. kernel(name, position, of how many, candidates); trial(name, what came of it)."""
+    """Called while a run goes on. kernel(name, position, of how many, candidates); trial(name, what came of it);
+    missed(name): there was no time for it."""
 
     kernel: Callable[[str, int, int, int], None] = lambda name, number, total, candidates: None
     trial: Callable[[str, Attempt], None] = lambda name, attempt: None
+    missed: Callable[[str], None] = lambda name: None
 
 
 @dataclass
@@ -76,22 +83,28 @@ class Session:
         """Where kernels of the target run here; None: nowhere, they are predicted."""
         return device_of(self.task.target)
 
+    def identity(self, kernel: str) -> Identity:
+        """What the result of a kernel is for: of this device, or predicted where the target does not run."""
+        where = PREDICTED if self.device is None else None
+        return identity(self.plan, self.plan.kernel(kernel), self.task.numerics, where)
+
     @property
     def machine(self) -> Machine:
         """What the roofline is drawn from."""
         if self.task.target == "cpu":
             return machine_here(working_set(self.plan))
-        gpu = gpu_of(self.task.target)
-        return Machine(gpu.bandwidth, gpu.peak, gpu.units)
+        gpu = called(self.task.target, device(self.task.target) or "")
+        return Machine(gpu.bandwidth, gpu.bf16, gpu.multiprocessors)
 
     def space(self, kernel: str) -> Space:
         """Candidates of a kernel."""
         return space_of(self.forge.untuned, self.forge.untuned.kernel(kernel), self.task.numerics)
 
     def search(self, kernel: str, order: Order) -> Search:
-        """The study of a kernel, which others may be at as well."""
-        found = identity(self.plan, self.plan.kernel(kernel), self.task.numerics)
-        return Search(open_study(self.task.storage, found.digest, seed=os.getpid()), self.space(kernel), order)
+        """The study of a kernel, which others may be at as well; another space of values has another one."""
+        space = self.space(kernel)
+        name = hashlib.sha256(f"{self.identity(kernel).digest} {space.text}".encode()).hexdigest()
+        return Search(open_study(self.task.storage, name, seed=os.getpid()), space, order)
 
     def evaluator(self, kernel: str) -> Evaluator:
         """A bench on the device that is here, or a model of one that is not; the last one is kept."""
@@ -108,18 +121,20 @@ class Session:
 
     def _turn(self) -> AbstractContextManager[Any]:
         """Processes of this machine time one after the other; they prove and compile side by side."""
-        self.task.folder.mkdir(parents=True, exist_ok=True)
-        return FileLock(self.task.folder / "measuring.lock")
+        path = self.task.folder / "measuring.lock"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        except OSError as error:
+            raise TuneNotWritten(path=path, detail=error.strerror) from error
+        return FileLock(path)
 
 
 def device_of(target: str) -> torch.device | None:
     """Where kernels of a target run on this machine, if they do."""
     if target == "cpu":
         return torch.device("cpu")
-    if not torch.cuda.is_available():
-        return None
-    major, minor = torch.cuda.get_device_capability()
-    return torch.device("cuda") if target == f"cuda:{10 * major + minor}" else None
+    return torch.device("cuda") if device(target) and torch.cuda.is_available() else None
 
 
 def shares(plan: Plan, numerics: str, machine: Machine, wanted: tuple[str, ...] = ()) -> dict[str, float]:
@@ -139,7 +154,8 @@ def run(task: Task, seconds: float, progress: Progress | None = None) -> Iterato
     """Tune every kernel within `seconds` together, the costly ones longest; yields and stores each result.
 
     What a study already knows is not tried again, so a run that was killed goes on where it was, and one that is
-    repeated spends its time on what is left.
+    repeated spends its time on what is left. When the time is over, the finalists of the kernel at hand are still
+    raced; results of kernels that were not reached stay as they are.
     """
     progress = progress or Progress()
     session, results = Session(task), Results(task.folder / RESULTS)
@@ -152,10 +168,14 @@ def run(task: Task, seconds: float, progress: Progress | None = None) -> Iterato
             left = max(1e-9, left - part)
             order = session.space(name).promising(session.machine)
             progress.kernel(name, number, len(parts), len(order))
-            result = _tune(session, name, order, until, progress, helpers)
-            if result is not None:
+            if time.monotonic() >= until:
+                progress.missed(name)
+                continue
+            before = results.find(session.identity(name))
+            result = _tune(session, name, order, until, progress, helpers, before)
+            if result != before:
                 results.write(result)
-                yield result
+            yield result
 
 
 def _tune(
@@ -165,19 +185,17 @@ def _tune(
     until: float,
     progress: Progress,
     helpers: Callable[[str, Order, float], list[Future[None]]],
-) -> Result | None:
-    """The result of a kernel, or None if there was no time for it and nobody has tried anything before."""
-    space, search = session.space(name), session.search(name, order)
-    if time.monotonic() >= until and not list(attempts(search)):
-        return None
-    evaluator = session.evaluator(name)
+    before: Result | None,
+) -> Result:
+    """The result of a kernel. before: the one that is stored."""
+    space, search, evaluator = session.space(name), session.search(name, order), session.evaluator(name)
     helping = helpers(name, order, until)
     run_trials(search, space, evaluator, until, lambda attempt: progress.trial(name, attempt), session.task.trials)
     for future in helping:
         future.result()
-    found = identity(session.plan, session.plan.kernel(name), session.task.numerics)
     about = roofline(session.forge.untuned, session.forge.untuned.kernel(name), session.machine)
-    return conclude(search, space, evaluator, found, {**about, "launches": _launches(session.plan, name)})
+    about["launches"] = _launches(session.plan, name)
+    return conclude(search, space, evaluator, session.identity(name), about, before)
 
 
 def _launches(plan: Plan, name: str) -> int:
@@ -210,4 +228,7 @@ _sessions: dict[str, Session] = {}
 
 def _session(task: Task) -> Session:
     """The session of a helper, kept from kernel to kernel."""
-    return _sessions.setdefault(repr((task.target, task.numerics, task.storage, str(task.folder))), Session(task))
+    if repr(task) not in _sessions:
+        _sessions.clear()
+        _sessions[repr(task)] = Session(task)
+    return _sessions[repr(task)]

@@ -21,12 +21,14 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState
 
+from autotune.faults import brief
 from autotune.space import Order, Space, Values, key
 from autotune.surrogate import Surrogate
 from codegen.errors import StudyUnusable
 from codegen.tunables import plain
 
 OWNER, REJECTED, DETAIL = "owner", "rejected", "detail"
+REFUSED = "refused "  # of a study, before the key of a candidate: a finalist that was rejected
 WORKER = "worker "  # of a study: who has joined it
 STALE = timedelta(minutes=15)  # of a trial on another machine, or one that nobody has claimed
 REPEATS = 6  # asked for something new before the next one in order is taken
@@ -59,7 +61,7 @@ def open_study(place: str, name: str, seed: int = 0) -> optuna.Study:
             storage=_storage(place, name), study_name=name, load_if_exists=True, sampler=sampler, pruner=pruner
         )
     except Exception as error:
-        raise StudyUnusable(place=place, detail=str(error).splitlines()[0] if str(error) else repr(error)) from error
+        raise StudyUnusable(place=place, detail=brief(error)) from error
 
 
 def _storage(place: str, name: str) -> Any:
@@ -166,6 +168,15 @@ class Search:
             return None
         ratios = {name: ratio for name, trial in tried.items() if (ratio := ratio_of(trial)) is not None}
         return next(values for values in self._surrogate.ranked(ratios) if key(values) in left)
+
+    def refuse(self, values: Values, why: str) -> None:
+        """Tell everybody that a candidate whose trial was fine was rejected when it was looked at for longer."""
+        self.study.set_user_attr(REFUSED + key(values), why)
+
+    def refused(self) -> dict[str, str]:
+        """Why candidates were refused, by their values."""
+        named = self.study.user_attrs.items()
+        return {name.removeprefix(REFUSED): str(why) for name, why in named if name.startswith(REFUSED)}
 
     def values(self, trial: FrozenTrial) -> Values | None:
         """The values of a trial, if they are of this space."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -10,10 +11,12 @@ from typing import Any, Protocol
 
 from optuna.trial import Trial, TrialState
 
+from autotune.faults import brief, is_the_machines
 from autotune.measure import GivenUp, Report, Verdict
-from autotune.proof import Rejected
+from autotune.proof import Rejected, untuned
 from autotune.space import Space, Values, key
 from autotune.study import DETAIL, REJECTED, Search, ratio_of
+from codegen.errors import TuneInterrupted
 from codegen.tunables import Value, plain
 from codegen.tuned import Identity, Result
 
@@ -76,12 +79,19 @@ def _try(search: Search, space: Space, evaluator: Evaluator, trial: Trial, value
     try:
         verdict = evaluator.evaluate(space.changed(values), report)
     except Rejected as error:
-        trial.set_user_attr(REJECTED, str(error))
+        why = brief(error)
+        trial.set_user_attr(REJECTED, why)
         search.study.tell(trial, state=TrialState.FAIL)
-        return Attempt(values, "rejected", None, str(error))
+        return Attempt(values, "rejected", None, why)
     except GivenUp as error:
         search.study.tell(trial, state=TrialState.PRUNED)
         return Attempt(values, "slow", None, str(error))
+    except Exception as error:
+        if not is_the_machines(error):
+            raise
+        with contextlib.suppress(Exception):  # the study may lie where there is no room either: it is an orphan then
+            search.study.tell(trial, state=TrialState.FAIL)
+        raise TuneInterrupted(kernel=space.kernel.name, detail=brief(error)) from error
     trial.set_user_attr(DETAIL, {**verdict.detail, "noise": min(verdict.noise, 10.0)})
     search.study.tell(trial, verdict.ratio)
     return Attempt(values, "complete", verdict.ratio)
@@ -89,11 +99,14 @@ def _try(search: Search, space: Space, evaluator: Evaluator, trial: Trial, value
 
 def attempts(search: Search) -> Iterator[Attempt]:
     """Everything that anybody has tried, in order."""
+    refused = search.refused()
     for trial in search.tried().values():
         values = search.values(trial)
         if values is None or trial.state is TrialState.RUNNING:
             continue
-        if REJECTED in trial.user_attrs:
+        if key(values) in refused:
+            yield Attempt(values, "rejected", None, refused[key(values)])
+        elif REJECTED in trial.user_attrs:
             yield Attempt(values, "rejected", None, trial.user_attrs[REJECTED])
         elif trial.state is TrialState.PRUNED:
             yield Attempt(values, "slow", ratio_of(trial))
@@ -102,33 +115,67 @@ def attempts(search: Search) -> Iterator[Attempt]:
 
 
 def conclude(
-    search: Search, space: Space, evaluator: Evaluator, identity: Identity, about: Mapping[str, Any]
+    search: Search,
+    space: Space,
+    evaluator: Evaluator,
+    identity: Identity,
+    about: Mapping[str, Any],
+    stored: Result | None = None,
 ) -> Result:
-    """The result of a study: the best of its finalists, if one beats the untuned kernel by more than the noise."""
+    """The result of a study: the best of its finalists, if one beats the untuned kernel by more than the noise.
+
+    stored: the result so far, perhaps of another machine of this kind. Its values are among the finalists, and it is
+    the result still if nothing was tried since. Raises TuneInterrupted.
+    """
     done = list(attempts(search))
-    finalists = sorted((a for a in done if a.ratio is not None and a.state == "complete"), key=lambda a: a.ratio or 1)
-    finalists = [attempt for attempt in finalists if space.changed(attempt.values)][:FINALISTS]
-    verdicts: list[tuple[Verdict, Values]] = []
-    lost: list[Attempt] = []
-    for attempt in finalists:
-        if attempt.ratio is not None and attempt.ratio >= 1:
-            continue
+    if stored is not None and stored.detail.get("trials") == [attempt.plain() for attempt in done]:
+        return stored
+    try:
+        best = _best(_verdicts(search, space, evaluator, _ranked(done, space, stored)))
+        verdict, values = best or (_untuned(evaluator, space), {})
+    except Exception as error:
+        if not is_the_machines(error):
+            raise
+        raise TuneInterrupted(kernel=space.kernel.name, detail=brief(error)) from error
+    trials = [attempt.plain() for attempt in attempts(search)]
+    detail = {**about, "trials": trials, "candidates": len(search.order), "space": len(space), "explored": len(trials)}
+    detail |= {**verdict.detail, "noise": verdict.noise}
+    return Result(identity, values, verdict.ratio if values else 1.0, verdict.kind, detail)
+
+
+def _ranked(done: list[Attempt], space: Space, stored: Result | None) -> Iterator[Values]:
+    """What differs from the defaults in candidates that may win: the stored one, then others, the best first."""
+    before = space.read(stored.values) if stored else None
+    refused = {key(attempt.values) for attempt in done if attempt.state == "rejected"}
+    if before is not None and key(before) not in refused and space.changed(before):
+        yield space.changed(before)
+    faster = [(a.ratio, a.values) for a in done if a.state == "complete" and a.ratio is not None and a.ratio < 1]
+    for _, values in sorted(faster, key=lambda entry: entry[0]):
+        if values != before and space.changed(values):
+            yield space.changed(values)
+
+
+def _verdicts(
+    search: Search, space: Space, evaluator: Evaluator, ranked: Iterator[Values]
+) -> Iterator[tuple[Verdict, Values]]:
+    """The first FINALISTS of a ranking that are right; who is refused makes room for the next, and is known to all."""
+    given = 0
+    for values in ranked:
+        if given == FINALISTS:
+            return
         try:
-            verdicts.append((evaluator.decide(space.changed(attempt.values)), space.changed(attempt.values)))
+            yield evaluator.decide(values), values
+            given += 1
         except Rejected as error:
-            lost.append(Attempt(attempt.values, "rejected", None, str(error)))
-    best = min(((v, values) for v, values in verdicts if v.wins), key=lambda item: item[0].ratio, default=None)
-    replaced = {key(attempt.values) for attempt in lost}
-    every = [attempt for attempt in done if key(attempt.values) not in replaced] + lost
-    detail = {**about, "trials": [attempt.plain() for attempt in every], "candidates": len(search.order)}
-    detail |= {"space": len(space), "explored": len(every)}
-    if best is None:
-        return Result(identity, {}, 1.0, evaluator.kind, {**detail, **_untuned(evaluator)})
-    verdict, values = best
-    return Result(identity, values, verdict.ratio, verdict.kind, {**detail, **verdict.detail, "noise": verdict.noise})
+            search.refuse(space.default | values, brief(error))
 
 
-def _untuned(evaluator: Evaluator) -> dict[str, Any]:
-    """Times of the untuned kernel against itself: how far the noise reaches."""
-    verdict = evaluator.decide({})
-    return {**verdict.detail, "noise": verdict.noise}
+def _untuned(evaluator: Evaluator, space: Space) -> Verdict:
+    """The untuned kernel against itself: how far the noise reaches. Raises UntunedWrong."""
+    with untuned(space.kernel.name):
+        return evaluator.decide({})
+
+
+def _best(verdicts: Iterator[tuple[Verdict, Values]]) -> tuple[Verdict, Values] | None:
+    winners = [(verdict, values) for verdict, values in verdicts if verdict.wins]
+    return min(winners, key=lambda entry: entry[0].ratio, default=None)

@@ -28,7 +28,8 @@ from codegen.plan import Plan
 from codegen.predict import Assumptions, of_target, predict
 from codegen.predict import tables as predict_tables
 from codegen.tunables import plain
-from codegen.tuned import FREE, KEEP, RESULTS, Choice, ResultFile, Results, choose, data_folder, values_of
+from codegen.tuned import FREE, KEEP, Choice, Source, choose, data_folder, values_of
+from codegen.tuned_store import RESULTS, ResultFile, Results
 from dsl import ModelSpec, load_spec
 from dsl.errors import SpecError
 
@@ -151,7 +152,8 @@ def build(
         out.print(f"{name}: {len(entries)} kernels, {size / 1024:.0f} KiB of code, {spilled} bytes spilled")
     for name, (_, choices) in lowered.items():
         _say_what_is_tuned(name, choices)
-    out.print(f"{directory}: {written.files} files ({written.changed} changed) in {seconds:.1f} s")
+    said = f"{directory}: {written.files} files ({written.changed} changed) in {seconds:.1f} s"
+    out.print(said, markup=False, soft_wrap=True)
 
 
 def _lower(
@@ -167,7 +169,7 @@ def _lower(
     return (lower(spec, target, values) if values else plan), choices
 
 
-def _results(tuned: Path | None) -> Results | ResultFile:
+def _results(tuned: Path | None) -> Source:
     if tuned is None:
         return Results(data_folder() / RESULTS)
     inner = tuned / RESULTS
@@ -380,7 +382,7 @@ def _tuned_table(plan: Plan, choices: list[Choice]) -> Table:
         kernel = plan.kernel(choice.kernel)
         values = [f"{t.name}={plain(kernel.chosen(t))}{'*' if t.name in kernel.tuned else ''}" for t in kernel.tunables]
         ratio = f", {choice.result.ratio:.2f} of the untuned time" if choice.result else ""
-        table.add_row(choice.kernel, escape(" ".join(values)), choice.why + ratio)
+        table.add_row(escape(choice.kernel), escape(" ".join(values)), escape(choice.why + ratio))
     return table
 
 

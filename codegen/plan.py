@@ -93,6 +93,11 @@ class Kernel:
     options: tuple[tuple[str, int], ...] = ()
     tunables: tuple[Tunable, ...] = ()
 
+    @property
+    def template_name(self) -> str:
+        """The template, without folder and ending."""
+        return self.template.removeprefix("kernels/").removesuffix(".py.j2")
+
     def constant(self, name: str) -> Any:
         """The value of one constant."""
         return dict(self.constants)[name]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from codegen.cost import Cost, Shape, launch_cost, step_sections
+from codegen.launching import row_tile
 from codegen.plan import Kernel, Launch, Plan
 from codegen.predict.accelerators import Accelerator
 
@@ -58,9 +59,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A step on one GPU."""
+    """A step on one GPU, as far as `assumptions` hold."""
 
     accelerator: Accelerator
+    assumptions: Assumptions
     parts: tuple[Part, ...]
 
     @property
@@ -95,7 +97,7 @@ class Prediction:
 def predict(plan: Plan, shape: Shape, accelerator: Accelerator, assumptions: Assumptions | None = None) -> Prediction:
     """The step of `plan`, which must be one of the accelerator's target, at `shape`."""
     assumed = assumptions or Assumptions()
-    return Prediction(accelerator, tuple(_parts(plan, shape, accelerator, assumed)))
+    return Prediction(accelerator, assumed, tuple(_parts(plan, shape, accelerator, assumed)))
 
 
 def layer_kind(layer: str) -> str:
@@ -123,7 +125,7 @@ def _seconds(
     """One run of a launch: its latency, and the longest of what else may bound it."""
     bandwidth = accelerator.bandwidth * assumed.bandwidth_share
     drawn = min(1.0, assumed.draw * programs / accelerator.multiprocessors)
-    rate = accelerator.bf16 if _template(kernel) in TENSOR_CORES else accelerator.fp32
+    rate = accelerator.bf16 if kernel.template_name in TENSOR_CORES else accelerator.fp32
     busy = min(1.0, programs / accelerator.multiprocessors)
     memory = cost.bytes / bandwidth
     times = {
@@ -139,9 +141,9 @@ def _seconds(
 
 def _executed(kernel: Kernel, flops: int, rows: int) -> float:
     """Operations that run: a dot takes whole row tiles, however few rows there are."""
-    if _template(kernel) not in ("matmul", "gated_matmul"):
+    if kernel.template_name not in ("matmul", "gated_matmul"):
         return flops
-    tile = next((size for size in kernel.row_tiles if size >= rows), kernel.row_tiles[-1])
+    tile = row_tile(kernel.row_tiles, rows)
     return flops / rows * (-(-rows // tile) * tile)
 
 
@@ -151,16 +153,11 @@ def count_programs(plan: Plan, launch: Launch, rows: int, shape: Shape) -> int:
     symbols = {"rows": rows, "bucket": shape.bucket}
     for symbol, of in (("row_blocks", rows), ("slot_blocks", max(1, rows // shape.bucket))):
         if symbol in launch.grid:
-            tile = next((size for size in tiles if size >= of), tiles[-1])
-            symbols[symbol] = -(-of // tile)
+            symbols[symbol] = -(-of // row_tile(tiles, of))
     programs = 1
     for size in launch.grid:
         programs *= symbols[size] if isinstance(size, str) else size
     return programs
-
-
-def _template(kernel: Kernel) -> str:
-    return kernel.template.removeprefix("kernels/").removesuffix(".py.j2")
 
 
 def _added(parts: tuple[Part, ...] | list[Part]) -> dict[Bound, float]:

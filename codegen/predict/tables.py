@@ -30,7 +30,7 @@ def as_json(prediction: Prediction) -> dict[str, Any]:
         "by_bound_us": _micro(prediction.by_bound()),
         "sections": {name: _entry(seconds) for name, seconds in prediction.by_section().items()},
         "layers": {name: _entry(seconds) for name, seconds in prediction.by_layer().items()},
-        "assumptions": asdict(Assumptions()),
+        "assumptions": asdict(prediction.assumptions),
         "source": prediction.accelerator.source,
     }
 

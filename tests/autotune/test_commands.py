@@ -98,7 +98,7 @@ def test_results_can_be_carried_to_another_folder_and_compared(
     file.write_text(json.dumps(changed))
     found = json.loads(autotune("diff", folder, file, "--json", code=1).stdout)["changed"]
     assert [row["kernel"] for row in found] == [changed["results"][0]["identity"]["kernel"]]
-    assert "1 of 2 kernels differ" in autotune("diff", folder, file, code=1).stdout
+    assert "1 of 2 results differ" in autotune("diff", folder, file, code=1).stdout
 
 
 def test_tables_show_the_plain_step(tuned: tuple[Path, dict[str, Any]]) -> None:
@@ -143,8 +143,8 @@ def test_the_page_stands_alone_and_shows_every_kernel(tuned: tuple[Path, dict[st
         (("run", "SPEC", "--target", "cuda:7"), "lowering-unknown-target"),
         (("run", "SPEC", "--storage", "nosuchdb://x"), "tune-storage"),
         (("run", "EMPTY"), "tune-option"),
-        (("export", "-o", "x.json", "--folder", "EMPTY"), "tune-option"),
-        (("report", "-o", "x.html", "--folder", "EMPTY"), "tune-option"),
+        (("export", "-o", "x.json", "--folder", "EMPTY"), "tune-no-results"),
+        (("report", "-o", "x.html", "--folder", "EMPTY"), "tune-no-results"),
         (("import", "SPEC"), "tuned-file"),
         (("diff", "SPEC", "EMPTY"), "tuned-file"),
         (("show", "--folder", "EMPTY/none"), "tuned-file"),

@@ -11,7 +11,8 @@ import pytest
 from codegen.errors import TunedUnusable
 from codegen.lower import lower
 from codegen.plan import Plan
-from codegen.tuned import FREE, KEEP, MEASURED, Result, ResultFile, Results, choose, identity, values_of
+from codegen.tuned import FREE, KEEP, MEASURED, Result, choose, identity, values_of
+from codegen.tuned_store import ResultFile, Results
 from dsl import ModelSpec
 
 NAME = "matmul_256x1160"
@@ -82,7 +83,7 @@ def test_a_damaged_result_is_none(result: Result, tmp_path: Path, damage: object
     assert results.find(result.identity) is None
     export = tmp_path / "export"
     export.write_text(json.dumps({"results": [data]}))
-    with pytest.raises(TunedUnusable, match="no file of `autotune export`"):
+    with pytest.raises(TunedUnusable, match="is none that `autotune export` writes"):
         ResultFile(export)
 
 
