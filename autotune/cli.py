@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -17,11 +19,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from autotune.compare import differences
 from autotune.tables import difference_table, err, results_table, say, show_table
-from codegen.errors import BadTuning, CodegenError, NothingTuned, TunedUnusable, TunerMissing
+from codegen.errors import BadTuning, CodegenError, NothingTuned, TunerMissing
 from codegen.lower import TARGETS
 from codegen.package import MANIFEST, spec_of
 from codegen.tuned import FREE, KEEP, Result, current, data_folder
-from codegen.tuned_store import RESULTS, ResultFile, Results, export
+from codegen.tuned_store import RESULTS, ResultFile, Results, export, opened
 from dsl import ModelSpec, load_spec
 from dsl.errors import SpecError, nearest_name
 from runtime.cpu.errors import CpuBackendError
@@ -77,17 +79,17 @@ def user_errors() -> Iterator[None]:
 
 def read_budget(text: str) -> float:
     """Seconds of `90`, `90s`, `5m` or `1.5h`. Raises BadTuning."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
-    if found is None or not float(found[1]):
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smh]?)", text)
+    if found is None or not 0 < float(found[1]) < math.inf:
         raise BadTuning(option="--budget", value=text, allowed="a time such as 90s, 5m or 1.5h")
     return float(found[1]) * UNITS[found[2] or "s"]
 
 
 def read_spec(path: Path) -> ModelSpec:
     """The spec at a path, or that of a package folder. Raises SpecError or BadTuning."""
-    if not path.is_dir():
+    if not os.path.isdir(path):
         return load_spec(path)
-    if not (path / MANIFEST).is_file():
+    if not os.path.isfile(path / MANIFEST):
         raise BadTuning(option="SPEC|DIR", value=path, allowed=f"a YAML spec, or a package: this has no {MANIFEST}")
     try:
         return spec_of(path)
@@ -194,17 +196,6 @@ def _progress(quiet: bool) -> Iterator[_Bar]:
         yield _Bar(bar)
 
 
-def _read(path: Path | None) -> list[Result]:
-    """Results of a folder or a file. Raises TunedUnusable."""
-    if path is not None and path.is_file():
-        return ResultFile(path).all()
-    folder = path or data_folder()
-    inner = folder / RESULTS
-    if path is not None and not folder.is_dir():
-        raise TunedUnusable(path=path, detail="there is no such file or folder")
-    return Results(inner if inner.is_dir() else folder).all()
-
-
 def _selected(results: list[Result], target: str | None, kernels: list[str] | None) -> list[Result]:
     found = [result for result in results if target in (None, result.identity.target)]
     return [result for result in found if not kernels or result.identity.kernel in kernels]
@@ -212,7 +203,7 @@ def _selected(results: list[Result], target: str | None, kernels: list[str] | No
 
 def _some(command: str, folder: Path | None, target: str | None, kernels: list[str] | None) -> list[Result]:
     """The results that a command asks for. Raises BadTuning if there are none."""
-    found = _selected(_read(folder), target, kernels)
+    found = _selected(opened(folder).all(), target, kernels)
     if not found:
         asked = [f" for {target}"] if target else []
         asked += [f" of {' or '.join(kernels)}"] if kernels else []
@@ -227,7 +218,7 @@ def show(folder: Place = None, target: OnlyTarget = None, kernel: Kernels = None
     Results of another compiler, backend or Triton than today's are marked, for no build here takes them by itself.
     """
     with user_errors():
-        found = _selected(_read(folder), target, kernel)
+        found = _selected(opened(folder).all(), target, kernel)
     today = current(found)
     if as_json:
         print(json.dumps({"results": [result.plain() | {"current": result.identity in today} for result in found]}))
@@ -297,7 +288,7 @@ def diff(
     Exit code 1 if they differ in a value. Of several toolchains in one set, today's counts.
     """
     with user_errors():
-        rows = differences(_read(one), _read(other))
+        rows = differences(opened(one).all(), opened(other).all())
     changed = [row for row in rows if row["one"] != row["other"]]
     if as_json:
         print(json.dumps({"same": len(rows) - len(changed), "changed": changed}))

@@ -28,8 +28,8 @@ from codegen.plan import Plan
 from codegen.predict import Assumptions, of_target, predict
 from codegen.predict import tables as predict_tables
 from codegen.tunables import plain
-from codegen.tuned import FREE, KEEP, Choice, Source, choose, data_folder, values_of
-from codegen.tuned_store import RESULTS, ResultFile, Results
+from codegen.tuned import FREE, KEEP, Choice, choose, values_of
+from codegen.tuned_store import opened
 from dsl import ModelSpec, load_spec
 from dsl.errors import SpecError
 
@@ -162,18 +162,11 @@ def _lower(
     """The plan of a spec with the tuned values that are there, and what was taken for which kernel."""
     if untuned and tuned is not None:
         raise TunedUnusable(path=tuned, detail="--untuned asks for none; leave one of the two out")
-    source = None if untuned else _results(tuned)
+    source = None if untuned else opened(tuned)
     plan = lower(spec, target)
     choices = list(choose(plan, source, numerics))
     values = values_of(choices)
     return (lower(spec, target, values) if values else plan), choices
-
-
-def _results(tuned: Path | None) -> Source:
-    if tuned is None:
-        return Results(data_folder() / RESULTS)
-    inner = tuned / RESULTS
-    return Results(inner if inner.is_dir() else tuned) if tuned.is_dir() else ResultFile(tuned)
 
 
 def _say_what_is_tuned(target: str, choices: list[Choice]) -> None:

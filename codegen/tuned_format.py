@@ -11,9 +11,11 @@ from typing_extensions import TypedDict  # pydantic asks for this one before Pyt
 
 from codegen.tunables import Value
 from codegen.tuned import FORMAT, FREE, KEEP, MEASURED, PREDICTED, Identity, Result
+from dsl.errors import cut, printable
 
 RESULT_BYTES = 8 << 20
 LONGEST_NAME, LONGEST_TEXT = 300, 5000
+LONGEST_STEP = 40  # of the way to a mistake, which is made of a stranger's words
 DAY = 86400.0  # seconds: no launch takes longer
 
 
@@ -144,5 +146,5 @@ def _value(value: int | list[int]) -> Value:
 def _told(error: ValidationError) -> str:
     """The first mistake: where it is, and what is allowed there."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    place = ".".join(map(str, first["loc"][:6]))
-    return f"{place}: {first['msg']}" if place else str(first["msg"])
+    place = ".".join(cut(str(step), LONGEST_STEP) for step in first["loc"][:6])
+    return printable(f"{place}: {first['msg']}" if place else str(first["msg"]))

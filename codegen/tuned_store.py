@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from codegen.errors import TunedUnusable
-from codegen.tuned import MEASURED, Identity, Result
+from codegen.tuned import MEASURED, Identity, Result, data_folder
 from codegen.tuned_format import RESULT_BYTES, read_result, write_result
 from codegen.whole_file import write_whole
 from dsl.files import read_regular
@@ -53,7 +54,9 @@ class ResultFile:
             if len(content) > EXPORT_BYTES:
                 raise ValueError(f"it has more than {EXPORT_BYTES} bytes")
             listed = _listed(json.loads(content))
-        except (OSError, ValueError, RecursionError) as error:
+        except OSError as error:
+            raise TunedUnusable(path=path, detail=f"it cannot be read ({error.strerror or error})") from error
+        except (ValueError, RecursionError) as error:
             raise TunedUnusable(path=path, detail=f"it is no file of `autotune export` ({error})") from error
         for number, item in enumerate(listed):
             try:
@@ -75,6 +78,17 @@ class ResultFile:
         """
         like = [result for result in self._results if result.identity.like(wanted)]
         return min(like, key=lambda result: (result.kind != MEASURED, result.identity != wanted), default=None)
+
+
+def opened(path: Path | None) -> Results | ResultFile:
+    """Results of a folder, or of `results` below it, or of an exported file; without a path, those of this user.
+
+    Raises TunedUnusable.
+    """
+    if path is not None and not os.path.isdir(path):
+        return ResultFile(path)
+    inner = (path or data_folder()) / RESULTS
+    return Results(inner if path is None or inner.is_dir() else path)
 
 
 def export(results: list[Result]) -> str:
