@@ -37,6 +37,7 @@ def is_the_machines(error: BaseException) -> bool:
 
 
 def brief(error: BaseException) -> str:
-    """The first line of what an error says, or what it is."""
-    lines = str(error).strip().splitlines()
-    return cut(lines[0] if lines else repr(error), LONGEST_REASON)
+    """The first line of what an error says, and the last if that is what it leads to; without any, what it is."""
+    lines = str(error).strip().splitlines() or [repr(error)]
+    leads = lines[0].endswith(":") and len(lines) > 1  # Triton's: `at 15:18:`, the kernel's text, what is wrong there
+    return cut(f"{lines[0]} {lines[-1].strip()}" if leads else lines[0], LONGEST_REASON)
