@@ -6,8 +6,8 @@ trials.
 
 Exhaustive: every candidate is proven and raced against the untuned kernel; the best few are raced again at length. The
 search gets a fresh study and `part` of as many trials, and its choice (the untuned values, if nothing wins) is raced
-against the exhaustive best in the same way, in turns. Prints the speed of the choice as a share of the best: 95 % is
-asked for.
+against the untuned kernel like the best few, one after the other. Prints the speed of the choice as a share of the
+best: 95 % is asked for.
 """
 
 from __future__ import annotations
