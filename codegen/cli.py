@@ -25,7 +25,7 @@ from codegen.lower import TARGETS, lower
 from codegen.memory import memory_table, total_bytes
 from codegen.package import write_package
 from codegen.plan import Plan
-from codegen.predict import Assumptions, of_target, predict
+from codegen.predict import of_target, predict
 from codegen.predict import tables as predict_tables
 from codegen.tunables import plain
 from codegen.tuned import FREE, KEEP, Choice, choose, values_of
@@ -312,7 +312,7 @@ def explain(
     out.print(_cost_table("by kernel", kernels, totals))
     out.print(_tuned_table(plan, choices))
     out.print(_memory(plan))
-    for table in predict_tables.tables(predictions, Assumptions()):
+    for table in predict_tables.tables(predictions):
         out.print(table)
 
 

@@ -273,7 +273,7 @@ class Tuned:
         except TunedUnusable as error:
             one_line(error)
             return [error.code]
-        found, console = file.all(), Console(file=StringIO(), width=120)
+        found, console = file.all(), Console(file=StringIO(), width=120, emoji=False)
         console.print(results_table("x", found, current(found)))
         console.print(difference_table("x", differences(found, found[:1]), "one", "other"))
         assert "<script" not in page(found, current(found))
