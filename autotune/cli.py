@@ -18,12 +18,14 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from autotune.compare import differences
-from autotune.tables import difference_table, err, results_table, say, show_table
-from codegen.errors import BadTuning, CodegenError, NothingTuned, TunerMissing
+from autotune.tables import difference_table, err, results_table, say, show_table, warn
+from codegen.errors import BadTuning, CodegenError, NothingTuned, TuneNotWritten, TunerMissing
 from codegen.lower import TARGETS
+from codegen.machine import threads
 from codegen.package import MANIFEST, spec_of
-from codegen.tuned import FREE, KEEP, Result, current, data_folder
+from codegen.tuned import FREE, KEEP, NOTHING_TO_TUNE, Result, current, data_folder
 from codegen.tuned_store import RESULTS, ResultFile, Results, export, opened
+from codegen.whole_file import write_whole
 from dsl import ModelSpec, load_spec
 from dsl.errors import SpecError, nearest_name
 from runtime.cpu.errors import CpuBackendError
@@ -104,7 +106,12 @@ def run_command(
     budget: Annotated[
         str, typer.Option(help="Time for the whole run: 90s, 5m, 1h. What is begun when it is over is still decided.")
     ] = "5m",
-    jobs: Annotated[int, typer.Option(min=1, help="Processes: they compile side by side and time in turns.")] = 1,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Processes, one a processor at most: they compile side by side, time in turns.")
+    ] = 1,
+    busy: Annotated[
+        float, typer.Option(min=0, help="Cores that others may use while finalists are raced; else nothing is decided.")
+    ] = 0.15,
     trials: Annotated[
         int | None, typer.Option(min=1, help="Of each kernel and process, at most.", show_default=False)
     ] = None,
@@ -136,12 +143,16 @@ def run_command(
         from autotune.run import Session, Task, run
 
         seconds, spec, place = read_budget(budget), read_spec(model), folder or data_folder()
-        task = Task(spec, target, place, storage or str(place / "studies"), numerics, jobs, tuple(kernel or ()), trials)
+        if jobs > threads():
+            allowed = f"at most {threads()}, the processors that this process may use"
+            raise BadTuning(option="--jobs", value=jobs, allowed=allowed)
+        studies, names = storage or str(place / "studies"), tuple(kernel or ())
+        task = Task(spec, target, place, studies, numerics, jobs, names, trials, busy)
         _check_kernels(task, Session(task).plan)
         missed: list[str] = []
         with _progress(as_json) as bar:
             try:
-                found = list(run(task, seconds, Reports(bar.kernel, bar.trial, missed.append)))
+                found = list(run(task, seconds, Reports(bar.kernel, bar.trial, missed.append, bar.warn)))
             except KeyboardInterrupt:
                 err.print("stopped; the same command goes on from here", style="yellow")
                 raise typer.Exit(INTERRUPTED) from None
@@ -169,6 +180,8 @@ def _check_kernels(task: Any, plan: Any) -> None:
         if name not in known:
             hint = nearest_name(name, known)
             raise BadTuning(option="--kernel", value=name, allowed=f"one of {', '.join(known)}{hint}")
+        if task.numerics != FREE and not plan.kernel(name).is_tunable:
+            raise BadTuning(option="--kernel", value=name, allowed=f"{NOTHING_TO_TUNE}, for every value changes bits")
 
 
 class _Bar:
@@ -178,7 +191,9 @@ class _Bar:
         self._bar, self._task, self._done = bar, bar.add_task("measuring the machine", total=None), 0
 
     def kernel(self, name: str, number: int, total: int, candidates: int) -> None:
-        """A kernel begins."""
+        """A kernel begins: a line of its own where no bar is drawn."""
+        if not err.is_terminal:
+            warn(f"{number + 1}/{total} {name}: {candidates} candidates")
         self._done, self._name = 0, f"{number + 1}/{total} {name}"
         self._bar.update(self._task, total=candidates, completed=0, description=escape(self._name))
 
@@ -187,6 +202,10 @@ class _Bar:
         self._done += 1
         what = f"{attempt.ratio:.2f}" if attempt.ratio is not None else attempt.state
         self._bar.update(self._task, completed=self._done, description=escape(f"{self._name}: {what}"))
+
+    def warn(self, text: str) -> None:
+        """Something went wrong that stops nothing."""
+        warn(text)
 
 
 @contextmanager
@@ -218,7 +237,8 @@ def show(folder: Place = None, target: OnlyTarget = None, kernel: Kernels = None
     Results of another compiler, backend or Triton than today's are marked, for no build here takes them by itself.
     """
     with user_errors():
-        found = _selected(opened(folder).all(), target, kernel)
+        every = opened(folder).all()
+        found = _some("show", folder, target, kernel) if every else []
     today = current(found)
     if as_json:
         print(json.dumps({"results": [result.plain() | {"current": result.identity in today} for result in found]}))
@@ -248,10 +268,14 @@ def export_command(
 
 
 def _write(path: Path, text: str) -> None:
+    """Write a file in place of an earlier one, whole or not at all; a device, such as /dev/stdout, as it is."""
     try:
-        path.write_text(text, encoding="utf-8")
-    except (OSError, ValueError) as error:  # ValueError: no file can have this name
-        why = getattr(error, "strerror", None) or error
+        if os.path.exists(path) and not os.path.isfile(path):
+            path.write_text(text, encoding="utf-8")
+        else:
+            write_whole(path, text, make_folder=False)
+    except (OSError, TuneNotWritten) as error:
+        why = error.fields["detail"] if isinstance(error, TuneNotWritten) else error.strerror
         raise BadTuning(option="--output", value=path, allowed=f"it cannot be written ({why})") from error
 
 
@@ -266,15 +290,18 @@ def import_command(
     What was predicted, or measured on another kind of machine, replaces nothing: results are per device.
     """
     with user_errors():
-        results, taken = Results((folder or data_folder()) / RESULTS), 0
+        results, taken, kept = Results((folder or data_folder()) / RESULTS), 0, 0
         found = ResultFile(file).all()
         for result in found:
             here = results.find(result.identity)
             if here is None or result.ratio < here.ratio:
                 results.write(result)
                 taken += 1
+            else:
+                kept += 1
     counts = {"read": len(found), "taken": taken}
-    print(json.dumps(counts)) if as_json else say(f"{taken} of {len(found)} results taken over")
+    there = f"; {kept} were here already and are no worse" if kept else ""
+    print(json.dumps(counts)) if as_json else say(f"{taken} of {len(found)} results taken over{there}")
 
 
 @app.command()
@@ -292,8 +319,10 @@ def diff(
     changed = [row for row in rows if row["one"] != row["other"]]
     if as_json:
         print(json.dumps({"same": len(rows) - len(changed), "changed": changed}))
-    else:
+    elif changed:
         show_table(difference_table(f"{len(changed)} of {len(rows)} results differ", changed, str(one), str(other)))
+    else:
+        say(f"none of {len(rows)} results differs in a value")
     raise typer.Exit(1 if changed else 0)
 
 

@@ -13,14 +13,13 @@ from optuna.trial import Trial, TrialState
 
 from autotune.faults import brief, is_the_machines
 from autotune.measure import GivenUp, Report, Verdict
-from autotune.proof import Rejected, untuned
+from autotune.proof import Rejected
 from autotune.space import Space, Values, key
 from autotune.study import DETAIL, REJECTED, Search, ratio_of
 from codegen.errors import TuneInterrupted
 from codegen.tunables import Value, plain
-from codegen.tuned import Identity, Result
 
-FINALISTS = 3
+REJECTED_STATE, SLOW = "rejected", "slow"  # states of attempts
 
 
 class Evaluator(Protocol):
@@ -32,12 +31,12 @@ class Evaluator(Protocol):
         """What is known of a candidate after a short look. Raises Rejected or GivenUp."""
 
     def decide(self, values: Mapping[str, Value]) -> Verdict:
-        """The same after a long look. Raises Rejected."""
+        """The same after a long look. Raises Rejected, GivenUp, or Disturbed if others were at work meanwhile."""
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One trial that is done. state: "complete", "slow" (given up), "rejected". ratio: None if it was rejected."""
+    """One trial that is done. state: "complete", "slow" (given up), "rejected" (wrong; its ratio is None)."""
 
     values: Values
     state: str
@@ -98,84 +97,23 @@ def _try(search: Search, space: Space, evaluator: Evaluator, trial: Trial, value
 
 
 def attempts(search: Search) -> Iterator[Attempt]:
-    """Everything that anybody has tried, in order."""
+    """Everything that anybody has tried, in order. Raises StudyDamaged."""
+    with search.reading():
+        yield from list(_attempts(search))
+
+
+def _attempts(search: Search) -> Iterator[Attempt]:
     refused = search.refused()
     for trial in search.tried().values():
         values = search.values(trial)
         if values is None or trial.state is TrialState.RUNNING:
             continue
         if key(values) in refused:
-            yield Attempt(values, "rejected", None, refused[key(values)])
+            state, why = refused[key(values)]
+            yield Attempt(values, state, trial.value if state == SLOW else None, why)
         elif REJECTED in trial.user_attrs:
             yield Attempt(values, "rejected", None, trial.user_attrs[REJECTED])
         elif trial.state is TrialState.PRUNED:
             yield Attempt(values, "slow", ratio_of(trial))
         else:
             yield Attempt(values, "complete", trial.value)
-
-
-def conclude(
-    search: Search,
-    space: Space,
-    evaluator: Evaluator,
-    identity: Identity,
-    about: Mapping[str, Any],
-    stored: Result | None = None,
-) -> Result:
-    """The result of a study: the best of its finalists, if one beats the untuned kernel by more than the noise.
-
-    stored: the result so far, perhaps of another machine of this kind. Its values are among the finalists, and it is
-    the result still if nothing was tried since. Raises TuneInterrupted.
-    """
-    done = list(attempts(search))
-    if stored is not None and stored.detail.get("trials") == [attempt.plain() for attempt in done]:
-        return stored
-    try:
-        best = _best(_verdicts(search, space, evaluator, _ranked(done, space, stored)))
-        verdict, values = best or (_untuned(evaluator, space), {})
-    except Exception as error:
-        if not is_the_machines(error):
-            raise
-        raise TuneInterrupted(kernel=space.kernel.name, detail=brief(error)) from error
-    trials = [attempt.plain() for attempt in attempts(search)]
-    detail = {**about, "trials": trials, "candidates": len(search.order), "space": len(space), "explored": len(trials)}
-    detail |= {**verdict.detail, "noise": verdict.noise}
-    return Result(identity, values, verdict.ratio if values else 1.0, verdict.kind, detail)
-
-
-def _ranked(done: list[Attempt], space: Space, stored: Result | None) -> Iterator[Values]:
-    """What differs from the defaults in candidates that may win: the stored one, then others, the best first."""
-    before = space.read(stored.values) if stored else None
-    refused = {key(attempt.values) for attempt in done if attempt.state == "rejected"}
-    if before is not None and key(before) not in refused and space.changed(before):
-        yield space.changed(before)
-    faster = [(a.ratio, a.values) for a in done if a.state == "complete" and a.ratio is not None and a.ratio < 1]
-    for _, values in sorted(faster, key=lambda entry: entry[0]):
-        if values != before and space.changed(values):
-            yield space.changed(values)
-
-
-def _verdicts(
-    search: Search, space: Space, evaluator: Evaluator, ranked: Iterator[Values]
-) -> Iterator[tuple[Verdict, Values]]:
-    """The first FINALISTS of a ranking that are right; who is refused makes room for the next, and is known to all."""
-    given = 0
-    for values in ranked:
-        if given == FINALISTS:
-            return
-        try:
-            yield evaluator.decide(values), values
-            given += 1
-        except Rejected as error:
-            search.refuse(space.default | values, brief(error))
-
-
-def _untuned(evaluator: Evaluator, space: Space) -> Verdict:
-    """The untuned kernel against itself: how far the noise reaches. Raises UntunedWrong."""
-    with untuned(space.kernel.name):
-        return evaluator.decide({})
-
-
-def _best(verdicts: Iterator[tuple[Verdict, Values]]) -> tuple[Verdict, Values] | None:
-    winners = [(verdict, values) for verdict, values in verdicts if verdict.wins]
-    return min(winners, key=lambda entry: entry[0].ratio, default=None)

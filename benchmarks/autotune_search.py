@@ -23,13 +23,14 @@ from typing import Any
 
 import torch
 
+from autotune.finale import conclude
 from autotune.forge import Forge
 from autotune.measure import Bench
 from autotune.proof import Rejected
 from autotune.roofline import machine_here, working_set
 from autotune.space import Space, Values, key, space_of
 from autotune.study import Search, open_study
-from autotune.tune import conclude, run_trials
+from autotune.tune import run_trials
 from codegen.lower import lower
 from codegen.tuned import KEEP, identity
 from dsl import load_spec

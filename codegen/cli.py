@@ -170,13 +170,16 @@ def _lower(
 
 
 def _say_what_is_tuned(target: str, choices: list[Choice]) -> None:
-    """One line of numbers, and one for each reason why kernels run untuned."""
+    """One line of numbers, and one for each reason why kernels were not tuned."""
     reasons: dict[str, list[str]] = defaultdict(list)
     for choice in choices:
         if choice.result is None:
             reasons[choice.why].append(choice.kernel)
-    taken = len(choices) - sum(map(len, reasons.values()))
-    out.print(f"{target}: {taken} of {len(choices)} kernels with tunables run as tuned", highlight=False)
+    tuned = sum(choice.result is not None and bool(choice.result.values) for choice in choices)
+    untuned = sum(map(len, reasons.values()))
+    kept = len(choices) - tuned - untuned
+    told = f"{tuned} run with tuned values, {kept} keep the defaults after a search, {untuned} are untuned"
+    out.print(f"{target}: of {len(choices)} kernels with tunables, {told}", highlight=False, soft_wrap=True)
     for why, kernels in reasons.items():
         names = ", ".join(kernels)
         out.print(f"  untuned ({why}): {names}", markup=False, highlight=False, soft_wrap=True)

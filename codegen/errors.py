@@ -139,6 +139,13 @@ class StudyUnusable(CodegenError):
     )
 
 
+class StudyDamaged(CodegenError):
+    """What is known of a kernel's candidates is in a journal that no run of autotune can have written so."""
+
+    code = "tune-study-damaged"
+    template = "the study {path} is damaged: {detail}; it may be deleted, and the candidates are tried again"
+
+
 class TuneNotWritten(CodegenError):
     """A file of autotune, such as a result, could not be written; what was there before is unchanged."""
 

@@ -110,6 +110,11 @@ class Kernel:
         return value
 
     @property
+    def is_tunable(self) -> bool:
+        """Whether there is another value that changes no bit."""
+        return any(len(tunable.values) > 1 and not tunable.changes_bits for tunable in self.tunables)
+
+    @property
     def tuned(self) -> dict[str, Value]:
         """What is not as it would be untuned."""
         chosen = {tunable.name: self.chosen(tunable) for tunable in self.tunables}

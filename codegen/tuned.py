@@ -25,6 +25,7 @@ from codegen.render import kernel_text
 from codegen.tunables import NUM_WARPS, ROW_TILES, Value, plain
 
 FORMAT = 1
+NOTHING_TO_TUNE = "nothing to tune without --numerics free"
 KEEP, FREE = "keep", "free"  # numerics: only what changes no bit, or everything
 MEASURED, PREDICTED = "measured", "predicted"  # kinds of results; PREDICTED is their device, too
 
@@ -169,7 +170,8 @@ def choose(plan: Plan, source: Source | None, numerics: str = KEEP) -> Iterator[
         if found is None and every is None:
             every = source.all()
         if found is None:
-            yield Choice(kernel.name, None, _missing(every or (), wanted[0]))
+            idle = numerics != FREE and not kernel.is_tunable
+            yield Choice(kernel.name, None, NOTHING_TO_TUNE if idle else _missing(every or (), wanted[0]))
             continue
         refused = _refused(kernel, found, numerics)
         yield Choice(kernel.name, None if refused else found, refused or _origin(found, wanted))

@@ -8,11 +8,12 @@ from pathlib import Path
 from codegen.errors import TuneNotWritten
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file of autotune, in place of an earlier one; its folder is made. Raises TuneNotWritten."""
+def write_whole(path: Path, text: str, make_folder: bool = True) -> None:
+    """Write a file of autotune, in place of an earlier one. Raises TuneNotWritten."""
     partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if make_folder:
+            path.parent.mkdir(parents=True, exist_ok=True)
         try:
             partial.write_text(text, encoding="utf-8")
             partial.replace(path)

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from autotune.measure import Report, Verdict
+from autotune.finale import FINALISTS, conclude
+from autotune.measure import GivenUp, Report, Verdict
 from autotune.proof import Rejected
 from autotune.run import Session, Task
 from autotune.space import Order, Space, key
 from autotune.study import Search, open_study
-from autotune.tune import FINALISTS, attempts, conclude, run_trials
+from autotune.tables import results_table
+from autotune.tune import attempts, run_trials
 from codegen.errors import TuneInterrupted, TuneNotWritten, UntunedWrong
 from codegen.plan import Plan
 from codegen.tunables import Value
@@ -64,7 +66,8 @@ def test_refused_finalists_make_room_for_the_next(tmp_path: Path, space: Space) 
     order = ranked(search, space)
     assert len(order) > 2 * FINALISTS
     found = concluded(search, space, landscape)
-    assert landscape.decided == order[: 2 * FINALISTS], "as many are refused as are judged"
+    assert landscape.decided[: 2 * FINALISTS] == order[: 2 * FINALISTS], "as many are refused as are judged"
+    assert landscape.decided[2 * FINALISTS :] == order[FINALISTS : FINALISTS + 1], "the winner, in a race of its own"
     assert key(found.values) == order[FINALISTS]
     states = {key(space.changed(search.order[key(t["values"])])): t for t in found.detail["trials"]}  # type: ignore[index]
     refused = [states[name] for name in order[:FINALISTS]]
@@ -79,7 +82,7 @@ def test_whoever_was_refused_is_refused_in_every_later_run(tmp_path: Path, space
     concluded(search, space, first)
     again = Search(open_study(str(tmp_path), "study"), space, everything(space))
     found = concluded(again, space, second)
-    assert second.decided == order[FINALISTS : 2 * FINALISTS]
+    assert second.decided[:FINALISTS] == order[FINALISTS : 2 * FINALISTS]
     assert key(found.values) == order[FINALISTS]
     assert sum(a.state == "rejected" for a in attempts(again)) == FINALISTS + 4
 
@@ -107,6 +110,82 @@ def test_a_stored_result_is_raced_beside_the_finalists(tmp_path: Path, space: Sp
     assert found.ratio == pytest.approx(Landscape(space).decide(best).ratio), "what was measured here"
     foreign = replace(stored, values={"BLOCK_N": 48})
     assert concluded(search, space, landscape, foreign).values.get("BLOCK_N") != 48
+
+
+class Scripted(Landscape):
+    """Gives verdicts by what is decided about, one race after the other: a ratio, or an error; noise of 1 %."""
+
+    def __init__(self, space: Space, script: Mapping[str, list[float | Exception]], noise: float = 0.01) -> None:
+        super().__init__(space)
+        self.script, self.noise = {name: list(races) for name, races in script.items()}, noise
+
+    def decide(self, values: Mapping[str, Value]) -> Verdict:
+        races = self.script.get(key(values), [])
+        told = races.pop(0) if races else 1.0
+        if isinstance(told, Exception):
+            raise told
+        return Verdict(told, self.noise, {"scenes": {}}, MEASURED)
+
+
+def test_a_candidate_must_win_in_a_second_race_as_well(tmp_path: Path, space: Space) -> None:
+    search = searched(tmp_path, space, Landscape(space))
+    first, second, third = ranked(search, space)[:FINALISTS]
+    lucky = {first: [0.7, 0.99], second: [0.8, 0.85], third: [0.9, 0.9]}
+    found = concluded(search, space, Scripted(space, lucky))
+    assert key(found.values) == second
+    assert found.ratio == 0.85, "of the race that it was not chosen by"
+    nobody = {first: [0.7, 1.0], second: [0.8, GivenUp("1.10 of the untuned time in batch")], third: [1.0]}
+    assert concluded(search, space, Scripted(space, nobody)).values == {}
+    states = {key(space.changed(a.values)): a.state for a in attempts(search)}
+    assert (states[first], states[second]) == ("complete", "slow")
+
+
+@pytest.mark.parametrize(
+    ("races", "kept"),
+    [
+        ([1.0, 0.85], True),
+        ([GivenUp("slow once"), 0.85], True),
+        ([0.85, 1.0], True),
+        ([1.0, 1.0], False),
+        ([GivenUp("slow"), GivenUp("slow")], False),
+        ([Rejected("y[0] is 1.0, not 2.0")], False),
+        ([0.85, Rejected("y[0] is 1.0, not 2.0")], False),
+    ],
+)
+def test_noise_takes_nothing_away_that_was_won(
+    tmp_path: Path, space: Space, races: list[float | Exception], kept: bool
+) -> None:
+    """A stored win goes if it is wrong, or if it wins in none of two races; one race is no reason."""
+    search = searched(tmp_path, space, Landscape(space))
+    won = space.changed(search.order[key(space.default | {"BLOCK_N": 32, "row_tiles": (1, 2)})])
+    stored = Result(identity(space.plan, space.kernel), won, 0.8, MEASURED, {"noise": 0.01, "trials": []})
+    found = concluded(search, space, Scripted(space, {key(won): races}), stored)
+    assert (dict(found.values), found.ratio) == ((won, 0.8) if kept else ({}, 1.0))
+    assert len(found.detail["trials"]) == len(space), "what was tried since is told either way"
+
+
+@pytest.mark.parametrize(("noise", "ratio"), [(0.005, 0.82), (0.05, 0.8)])
+def test_of_two_results_with_the_same_values_the_less_noisy_one_stays(
+    tmp_path: Path, space: Space, noise: float, ratio: float
+) -> None:
+    search = searched(tmp_path, space, Landscape(space))
+    won = {"BLOCK_N": 32}
+    detail = {"noise": 0.01, "scenes": {"decode": {"tuned": 8e-6, "untuned": 1e-5, "ratio": 0.8}}}
+    stored = Result(identity(space.plan, space.kernel), won, 0.8, MEASURED, detail)
+    found = concluded(search, space, Scripted(space, {key(won): [0.82, 0.82]}, noise), stored)
+    assert (found.values, found.ratio) == (won, ratio)
+    assert bool(found.detail["scenes"]) == (ratio == 0.8), "ratio and scenes are of one race"
+
+
+def test_what_is_slower_is_not_called_wrong(tmp_path: Path, space: Space) -> None:
+    search = searched(tmp_path, space, Landscape(space))
+    name = ranked(search, space)[0]
+    found = concluded(search, space, Scripted(space, {name: [GivenUp("1.10 of the untuned time in batch")]}))
+    (trial,) = (t for t in found.detail["trials"] if t["why"].endswith("in batch"))
+    assert trial["state"] == "slow"
+    table = results_table("x", [found])
+    cells = {str(column.header): next(iter(column.cells)) for column in table.columns}
+    assert (cells["slower"], cells["refused"]) == (str(sum(t["state"] == "slow" for t in found.detail["trials"])), "4")
 
 
 class Failing(Landscape):

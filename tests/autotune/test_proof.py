@@ -14,12 +14,13 @@ import torch
 
 from autotune import proof
 from autotune.contest import Contest
+from autotune.finale import conclude
 from autotune.forge import Forge
 from autotune.measure import Bench
 from autotune.proof import Judge, Rejected
 from autotune.space import Machine, space_of
 from autotune.study import Search, open_study
-from autotune.tune import attempts, conclude, run_trials
+from autotune.tune import attempts, run_trials
 from codegen.errors import TuneNotWritten, UntunedWrong
 from codegen.plan import Kernel
 from codegen.render import kernel_text

@@ -119,7 +119,10 @@ def test_the_command_says_which_kernels_were_not_reached(
 
 def test_two_processes_tune_one_kernel(toy: ModelSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both of them: the study has two owners, and nothing is tried twice but what both drew in the same moment."""
-    task, seen = Task(toy, "cpu", tmp_path, str(tmp_path / "studies"), jobs=2, kernels=(SMALL,)), list[Search]()
+    task, seen = (
+        Task(toy, "cpu", tmp_path, str(tmp_path / "studies"), jobs=2, kernels=(SMALL,), busy=99.0),
+        list[Search](),
+    )
 
     def after_the_helper(search: Search, *arguments: Any) -> bool:
         seen.append(search)
