@@ -86,7 +86,7 @@ def changed(line: dict[str, object], **fields: object) -> dict[str, object]:
         ("param_value_internal", {"param_name": "no_such"}),
         ("param_value_internal", {"param_value_internal": 99}),
         ("param_value_internal", {"distribution": "none"}),
-        ("user_attr", {"user_attr": {"owner": 7}}),
+        ("user_attr", {"user_attr": {"refused x": 7}}),
         ("user_attr", {"user_attr": 7}),
         ("op_code", {"op_code": 77}),
         ("op_code", {"op_code": None}),
