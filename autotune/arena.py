@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from autotune.scenes import Scene
-from codegen.launching import BLOCKS, ROW_TILE, SLOT_TILE
+from codegen.launching import BLOCKS, ROW_TILE, SLOT_TILE, row_tile
 from codegen.plan import PAD_SLOT_ID, Buffer, Kernel, Plan, Role
 from runtime.layouts import TORCH_DTYPES, laid_out
 from runtime.plan import Source
@@ -84,7 +84,7 @@ class Arena:
         """BLOCK_M of a tiled kernel: the smallest tile that covers the rows, else the largest. 0 without tiles."""
         of_slot = BLOCKS[SLOT_TILE] in self.scene.launch.grid
         rows = self.scene.rows_of_slot if of_slot else self.scene.rows
-        return next((size for size in kernel.row_tiles if size >= rows), max(kernel.row_tiles, default=0))
+        return row_tile(kernel.row_tiles, rows)
 
     def _size(self, size: int | str, tile: int) -> int:
         if size == BLOCKS[ROW_TILE]:

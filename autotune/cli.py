@@ -1,8 +1,10 @@
-"""`python -m autotune`: run, show, export, import, diff and report."""
+"""`python -m autotune`: run, show, export, import, diff and report. What they print is in `autotune/tables.py`."""
 
 from __future__ import annotations
 
 import json
+import math
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -12,19 +14,21 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
-from autotune.scenes import DECODE, in_order
-from codegen.errors import BadTuning, CodegenError, TunedUnusable, TunerMissing
+from autotune.compare import differences
+from autotune.tables import difference_table, err, results_table, say, show_table, warn
+from codegen.errors import BadTuning, CodegenError, NothingTuned, TuneNotWritten, TunerMissing
 from codegen.lower import TARGETS
-from codegen.package import MANIFEST, SPEC
-from codegen.tunables import plain
-from codegen.tuned import FREE, KEEP, RESULTS, Result, ResultFile, Results, data_folder
+from codegen.machine import threads
+from codegen.package import MANIFEST, spec_of
+from codegen.tuned import FREE, KEEP, NOTHING_TO_TUNE, Result, current, data_folder
+from codegen.tuned_store import RESULTS, ResultFile, Results, export, opened
+from codegen.whole_file import write_whole
 from dsl import ModelSpec, load_spec
 from dsl.errors import SpecError, nearest_name
+from runtime.cpu.errors import CpuBackendError
 from runtime.errors import RuntimeStateError
 
 app = typer.Typer(
@@ -33,15 +37,12 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     help="Tune every kernel instance of a model: search, prove, measure, and keep what wins.\n\n"
     "Typical use: `python -m autotune run specs/tiny-hybrid.yaml --budget 5m`,\n"
-    "then `python -m codegen build specs/tiny-hybrid.yaml`, which takes the results. No bit of any answer changes.",
+    "then `python -m codegen build specs/tiny-hybrid.yaml`, which takes the results. No bit of any answer changes,\n"
+    "unless `--numerics free` asks for it here and there.",
     pretty_exceptions_enable=False,
 )
-out = Console(emoji=False)
-err = Console(stderr=True, emoji=False)
-
 UNITS = {"s": 1, "m": 60, "h": 3600}
 INTERRUPTED = 130
-PLAIN_WIDTH = 160
 
 
 class Numerics(StrEnum):
@@ -56,6 +57,14 @@ Folder = Annotated[
     Path | None,
     typer.Option(help="Folder of results and studies. [default: the user's data folder]", show_default=False),
 ]
+Place = Annotated[
+    Path | None,
+    typer.Option(
+        "--folder",
+        help="Folder of results, or a file of `export`. [default: the user's data folder]",
+        show_default=False,
+    ),
+]
 OnlyTarget = Annotated[str | None, typer.Option("--target", help="Results for this target only.", show_default=False)]
 Kernels = Annotated[list[str] | None, typer.Option("--kernel", help="Repeatable: this kernel only.")]
 
@@ -65,37 +74,44 @@ def user_errors() -> Iterator[None]:
     """Report what the user can mend in plain words, with exit code 2 and no traceback."""
     try:
         yield
-    except (SpecError, CodegenError, RuntimeStateError) as error:
+    except (SpecError, CodegenError, RuntimeStateError, CpuBackendError) as error:
         err.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(2) from None
 
 
 def read_budget(text: str) -> float:
     """Seconds of `90`, `90s`, `5m` or `1.5h`. Raises BadTuning."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
-    if found is None or not float(found[1]):
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smh]?)", text)
+    if found is None or not 0 < float(found[1]) < math.inf:
         raise BadTuning(option="--budget", value=text, allowed="a time such as 90s, 5m or 1.5h")
     return float(found[1]) * UNITS[found[2] or "s"]
 
 
 def read_spec(path: Path) -> ModelSpec:
     """The spec at a path, or that of a package folder. Raises SpecError or BadTuning."""
-    if not path.is_dir():
+    if not os.path.isdir(path):
         return load_spec(path)
-    if not (path / MANIFEST).is_file():
+    if not os.path.isfile(path / MANIFEST):
         raise BadTuning(option="SPEC|DIR", value=path, allowed=f"a YAML spec, or a package: this has no {MANIFEST}")
     try:
-        return ModelSpec.model_validate(json.loads((path / SPEC).read_text()), strict=False)
-    except (OSError, ValueError) as error:
-        raise BadTuning(option="SPEC|DIR", value=path, allowed=f"its {SPEC} is damaged: build it again") from error
+        return spec_of(path)
+    except ValueError as error:
+        raise BadTuning(option="SPEC|DIR", value=path, allowed=error) from error
 
 
 @app.command("run")
 def run_command(
     model: Annotated[Path, typer.Argument(metavar="SPEC|DIR", help="YAML model spec, or a package folder.")],
     target: Annotated[str, typer.Option(help=f"One of {', '.join(TARGETS)}.")] = "cpu",
-    budget: Annotated[str, typer.Option(help="Time for the whole run: 90s, 5m, 1h.")] = "5m",
-    jobs: Annotated[int, typer.Option(min=1, help="Processes: they compile side by side and time in turns.")] = 1,
+    budget: Annotated[
+        str, typer.Option(help="Time for the whole run: 90s, 5m, 1h. What is begun when it is over is still decided.")
+    ] = "5m",
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Processes, one a processor at most: they compile side by side, time in turns.")
+    ] = 1,
+    busy: Annotated[
+        float, typer.Option(min=0, help="Cores that others may use while finalists are raced; else nothing is decided.")
+    ] = 0.15,
     trials: Annotated[
         int | None, typer.Option(min=1, help="Of each kernel and process, at most.", show_default=False)
     ] = None,
@@ -116,9 +132,10 @@ def run_command(
 ) -> None:
     """Tune the kernels of a model on this machine, or rank candidates for a CUDA target that is not here.
 
-    Every candidate must give the bits of the untuned kernel in every scene, on one thread and on all, run after run,
-    without a race, before it may win; and it wins only if it is faster by more than the noise. A run that was killed
-    goes on where it was when it is started again; a run on what is done already tries what is left.
+    Every candidate must give the bits of the untuned kernel in every scene, on one thread, two and all, run after run,
+    without a race, before it may win; and it wins only if it is faster by more than the noise. With `--numerics free`
+    it may differ by what rounding explains. A run that was killed goes on where it was when it is started again; a run
+    on what is done already tries what is left.
     """
     with user_errors():
         _require_optuna()
@@ -126,20 +143,28 @@ def run_command(
         from autotune.run import Session, Task, run
 
         seconds, spec, place = read_budget(budget), read_spec(model), folder or data_folder()
-        task = Task(spec, target, place, storage or str(place / "studies"), numerics, jobs, tuple(kernel or ()), trials)
+        if jobs > threads():
+            allowed = f"at most {threads()}, the processors that this process may use"
+            raise BadTuning(option="--jobs", value=jobs, allowed=allowed)
+        studies, names = storage or str(place / "studies"), tuple(kernel or ())
+        task = Task(spec, target, place, studies, numerics, jobs, names, trials, busy)
         _check_kernels(task, Session(task).plan)
+        missed: list[str] = []
         with _progress(as_json) as bar:
             try:
-                found = list(run(task, seconds, Reports(bar.kernel, bar.trial)))
+                found = list(run(task, seconds, Reports(bar.kernel, bar.trial, missed.append, bar.warn)))
             except KeyboardInterrupt:
                 err.print("stopped; the same command goes on from here", style="yellow")
                 raise typer.Exit(INTERRUPTED) from None
     if as_json:
-        print(json.dumps({"folder": str(place), "results": [result.plain() for result in found]}))
+        results = [result.plain() for result in found]
+        print(json.dumps({"folder": str(place), "results": results, "not_reached": missed}))
         return
-    _print(_table(f"{spec.name} on {target}", found))
+    show_table(results_table(f"{spec.name} on {target}", found))
     won = [result for result in found if result.values]
-    out.print(f"{len(won)} of {len(found)} kernels have better values than the defaults; results in {place}")
+    say(f"{len(won)} of {len(found)} kernels have better values than the defaults; results in {place}")
+    if missed:
+        say(f"{len(missed)} kernels were not reached: run again, or with a larger --budget ({', '.join(missed)})")
 
 
 def _require_optuna() -> None:
@@ -155,6 +180,8 @@ def _check_kernels(task: Any, plan: Any) -> None:
         if name not in known:
             hint = nearest_name(name, known)
             raise BadTuning(option="--kernel", value=name, allowed=f"one of {', '.join(known)}{hint}")
+        if task.numerics != FREE and not plan.kernel(name).is_tunable:
+            raise BadTuning(option="--kernel", value=name, allowed=f"{NOTHING_TO_TUNE}, for every value changes bits")
 
 
 class _Bar:
@@ -164,7 +191,9 @@ class _Bar:
         self._bar, self._task, self._done = bar, bar.add_task("measuring the machine", total=None), 0
 
     def kernel(self, name: str, number: int, total: int, candidates: int) -> None:
-        """A kernel begins."""
+        """A kernel begins: a line of its own where no bar is drawn."""
+        if not err.is_terminal:
+            warn(f"{number + 1}/{total} {name}: {candidates} candidates")
         self._done, self._name = 0, f"{number + 1}/{total} {name}"
         self._bar.update(self._task, total=candidates, completed=0, description=escape(self._name))
 
@@ -174,60 +203,16 @@ class _Bar:
         what = f"{attempt.ratio:.2f}" if attempt.ratio is not None else attempt.state
         self._bar.update(self._task, completed=self._done, description=escape(f"{self._name}: {what}"))
 
+    def warn(self, text: str) -> None:
+        """Something went wrong that stops nothing."""
+        warn(text)
+
 
 @contextmanager
 def _progress(quiet: bool) -> Iterator[_Bar]:
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed} tried"), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True, disable=quiet or not sys.stderr.isatty()) as bar:
         yield _Bar(bar)
-
-
-def _values(result: Result) -> str:
-    return " ".join(f"{name}={plain(value)}" for name, value in result.values.items()) or "as untuned"
-
-
-def _microseconds(result: Result, scene: str) -> tuple[str, str]:
-    """Time of a launch in a scene and its share of the roofline, as text."""
-    times = result.detail.get("scenes", {}).get(scene)
-    bound = result.detail.get("roofline", {}).get(scene)
-    if not times:
-        return "", ""
-    share = f"{bound['seconds'] / times['tuned']:.0%}" if bound and bound["seconds"] else ""
-    return f"{scene} {times['tuned'] * 1e6:.1f}", share
-
-
-def _table(title: str, results: list[Result]) -> Table:
-    table = Table(title=title, title_justify="left")
-    table.add_column("kernel", overflow="fold")
-    table.add_column("values", overflow="fold")
-    for name in ("of untuned", "noise", "µs", "of roofline", "tried", "rejected"):
-        table.add_column(name, justify="right")
-    table.add_column("kind")
-    for result in results:
-        trials = result.detail.get("trials", [])
-        rejected = sum(trial["state"] == "rejected" for trial in trials)
-        scene = next(iter(in_order(result.detail.get("scenes", {}))), DECODE)
-        noise = f"{result.detail.get('noise', 0.0):.1%}"
-        tried = f"{len(trials)}/{result.detail.get('space', '?')}"
-        row = (escape(result.identity.kernel), escape(_values(result)), f"{result.ratio:.3f}", noise)
-        table.add_row(*row, *_microseconds(result, scene), tried, str(rejected), result.kind)
-    return table
-
-
-def _print(table: Table) -> None:
-    """A table, at full width where it goes to a file."""
-    (out if out.is_terminal else Console(width=PLAIN_WIDTH, emoji=False)).print(table)
-
-
-def _read(path: Path | None) -> list[Result]:
-    """Results of a folder or a file. Raises TunedUnusable."""
-    if path is not None and path.is_file():
-        return ResultFile(path).all()
-    folder = path or data_folder()
-    inner = folder / RESULTS
-    if path is not None and not folder.is_dir():
-        raise TunedUnusable(path=path, detail="there is no such file or folder")
-    return Results(inner if inner.is_dir() else folder).all()
 
 
 def _selected(results: list[Result], target: str | None, kernels: list[str] | None) -> list[Result]:
@@ -237,33 +222,40 @@ def _selected(results: list[Result], target: str | None, kernels: list[str] | No
 
 def _some(command: str, folder: Path | None, target: str | None, kernels: list[str] | None) -> list[Result]:
     """The results that a command asks for. Raises BadTuning if there are none."""
-    found = _selected(_read(folder), target, kernels)
+    found = _selected(opened(folder).all(), target, kernels)
     if not found:
-        raise BadTuning(option=command, value=folder or data_folder(), allowed="it holds no such results")
+        asked = [f" for {target}"] if target else []
+        asked += [f" of {' or '.join(kernels)}"] if kernels else []
+        raise NothingTuned(command=command, wanted="".join(asked), place=folder or data_folder())
     return found
 
 
 @app.command()
-def show(folder: Folder = None, target: OnlyTarget = None, kernel: Kernels = None, as_json: AsJson = False) -> None:
-    """List what was found: values, time against untuned and against the roofline, how many candidates were rejected."""
+def show(folder: Place = None, target: OnlyTarget = None, kernel: Kernels = None, as_json: AsJson = False) -> None:
+    """List what was found: values, time against untuned and against the roofline, how many candidates were rejected.
+
+    Results of another compiler, backend or Triton than today's are marked, for no build here takes them by itself.
+    """
     with user_errors():
-        found = _selected(_read(folder), target, kernel)
+        every = opened(folder).all()
+        found = _some("show", folder, target, kernel) if every else []
+    today = current(found)
     if as_json:
-        print(json.dumps({"results": [result.plain() for result in found]}))
+        print(json.dumps({"results": [result.plain() | {"current": result.identity in today} for result in found]}))
         return
     groups: dict[tuple[str, str], list[Result]] = {}
     for result in found:
         groups.setdefault((result.identity.target, result.identity.device), []).append(result)
     for (name, device), results in groups.items():
-        _print(_table(f"{name}: {device}" if device != name else name, results))
+        show_table(results_table(f"{name}: {device}", results, today))
     if not found:
-        out.print("no results; python -m autotune run SPEC makes some")
+        say("no results; `python -m autotune run SPEC` makes some")
 
 
 @app.command("export")
 def export_command(
     output: Annotated[Path, typer.Option("-o", "--output", help="File to write.")],
-    folder: Folder = None,
+    folder: Place = None,
     target: OnlyTarget = None,
     kernel: Kernels = None,
     as_json: AsJson = False,
@@ -271,15 +263,20 @@ def export_command(
     """Write results into one file, for `import` on another machine or `codegen build --tuned FILE`."""
     with user_errors():
         found = _some("export", folder, target, kernel)
-        _write(output, json.dumps({"results": [result.plain() for result in found]}, indent=1, sort_keys=True) + "\n")
-    print(json.dumps({"written": len(found)})) if as_json else out.print(f"{len(found)} results in {output}")
+        _write(output, export(found))
+    print(json.dumps({"written": len(found)})) if as_json else say(f"{len(found)} results in {output}")
 
 
 def _write(path: Path, text: str) -> None:
+    """Write a file in place of an earlier one, whole or not at all; a device, such as /dev/stdout, as it is."""
     try:
-        path.write_text(text)
-    except OSError as error:
-        raise BadTuning(option="--output", value=path, allowed=f"it cannot be written ({error.strerror})") from error
+        if os.path.exists(path) and not os.path.isfile(path):
+            path.write_text(text, encoding="utf-8")
+        else:
+            write_whole(path, text, make_folder=False)
+    except (OSError, TuneNotWritten) as error:
+        why = error.fields["detail"] if isinstance(error, TuneNotWritten) else error.strerror
+        raise BadTuning(option="--output", value=path, allowed=f"it cannot be written ({why})") from error
 
 
 @app.command("import")
@@ -288,17 +285,23 @@ def import_command(
     folder: Folder = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take over results of a file. One that is here already stays if it is better."""
+    """Take over results of a file. One that is here already stays if it is better.
+
+    What was predicted, or measured on another kind of machine, replaces nothing: results are per device.
+    """
     with user_errors():
-        results, taken = Results((folder or data_folder()) / RESULTS), 0
+        results, taken, kept = Results((folder or data_folder()) / RESULTS), 0, 0
         found = ResultFile(file).all()
         for result in found:
             here = results.find(result.identity)
             if here is None or result.ratio < here.ratio:
                 results.write(result)
                 taken += 1
+            else:
+                kept += 1
     counts = {"read": len(found), "taken": taken}
-    print(json.dumps(counts)) if as_json else out.print(f"{taken} of {len(found)} results taken over")
+    there = f"; {kept} were here already and are no worse" if kept else ""
+    print(json.dumps(counts)) if as_json else say(f"{taken} of {len(found)} results taken over{there}")
 
 
 @app.command()
@@ -307,41 +310,26 @@ def diff(
     other: Annotated[Path, typer.Argument(help="Another.")],
     as_json: AsJson = False,
 ) -> None:
-    """Compare two sets of results by kernel and target. Exit code 1 if they differ in a value."""
+    """Compare two sets of results, each with that of the same kernel, workload, device and numerics.
+
+    Exit code 1 if they differ in a value. Of several toolchains in one set, today's counts.
+    """
     with user_errors():
-        sides = [_by_kernel(_read(path)) for path in (one, other)]
-    rows = [_difference(name, *(side.get(name) for side in sides)) for name in sorted(sides[0] | sides[1])]
+        rows = differences(opened(one).all(), opened(other).all())
     changed = [row for row in rows if row["one"] != row["other"]]
     if as_json:
         print(json.dumps({"same": len(rows) - len(changed), "changed": changed}))
+    elif changed:
+        show_table(difference_table(f"{len(changed)} of {len(rows)} results differ", changed, str(one), str(other)))
     else:
-        table = Table(title=f"{len(changed)} of {len(rows)} kernels differ", title_justify="left")
-        for name in ("kernel", "target", str(one), "of untuned", str(other), "of untuned"):
-            table.add_column(name, overflow="fold")
-        for row in changed:
-            cells = (row["kernel"], row["target"], row["one"], row["ratio_one"], row["other"], row["ratio_other"])
-            table.add_row(*(escape("" if cell is None else str(cell)) for cell in cells))
-        _print(table)
+        say(f"none of {len(rows)} results differs in a value")
     raise typer.Exit(1 if changed else 0)
-
-
-def _by_kernel(results: list[Result]) -> dict[tuple[str, str, str], Result]:
-    return {(r.identity.kernel, r.identity.target, r.identity.numerics): r for r in results}
-
-
-def _difference(name: tuple[str, str, str], one: Result | None, other: Result | None) -> dict[str, Any]:
-    kernel, target, numerics = name
-    row: dict[str, Any] = {"kernel": kernel, "target": target, "numerics": numerics}
-    for side, result in (("one", one), ("other", other)):
-        row[side] = None if result is None else {n: plain(v) for n, v in result.values.items()}
-        row[f"ratio_{side}"] = None if result is None else round(result.ratio, 4)
-    return row
 
 
 @app.command()
 def report(
     output: Annotated[Path, typer.Option("-o", "--output", help="HTML file to write.")],
-    folder: Folder = None,
+    folder: Place = None,
     target: OnlyTarget = None,
     kernel: Kernels = None,
     as_json: AsJson = False,
@@ -351,5 +339,5 @@ def report(
 
     with user_errors():
         found = _some("report", folder, target, kernel)
-        _write(output, page(found))
-    print(json.dumps({"kernels": len(found)})) if as_json else out.print(f"{len(found)} kernels in {output}")
+        _write(output, page(found, current(found)))
+    print(json.dumps({"kernels": len(found)})) if as_json else say(f"{len(found)} kernels in {output}")

@@ -27,7 +27,7 @@ BURST_SECONDS = 2e-3  # a replay lasts about this long at least
 LONGEST_SECONDS = 10e-3  # no more copies than fit in this, beyond two
 MOST_COPIES, MOST_LAUNCHES = 64, 400
 MOST_BYTES = 1 << 30
-SPARE = 20  # sixteenths of a buffer: another layout pads N and K by an eighth each at most
+SPARE = 21  # sixteenths of a buffer: another layout pads N and K by an eighth each at most, together by 81/64
 WARM_UPS = 3
 NOTCH = 1.57  # of the interquartile range over the root of the number: half the confidence interval of a median
 
@@ -184,7 +184,8 @@ class Contest:
         """Time the candidate; yields what is known after each round.
 
         A round of a scene is five replays: the first is dropped, then the candidate runs first and last, the untuned
-        kernel twice between. So each of them comes once after itself or the other in the same way.
+        kernel twice between; the next round is the other way round. Of two rounds, each of them has three replays
+        after the other and one after itself.
         """
         untuned, lanes = self._untuned, self._lanes(candidate)
         names = {expected.scene.name: expected.scene.weight for expected in self.judge.timed}

@@ -16,6 +16,7 @@ from codegen.lower import lower
 from codegen.plan import Kernel, Plan
 from codegen.render import kernel_text
 from codegen.tunables import Value
+from codegen.whole_file import write_whole
 from dsl import ModelSpec
 
 Values = Mapping[str, Value]
@@ -64,14 +65,11 @@ class Forge:
         return Candidate(dict(values), plan, instance, self._function(instance))
 
     def write(self, kernel: Kernel) -> Path:
-        """The module of a kernel, in a folder named after its text."""
+        """The module of a kernel, in a folder named after its text; others may write it now. Raises TuneNotWritten."""
         text = self.text(kernel)
         path = self.folder / hashlib.sha256(text.encode()).hexdigest()[:24] / f"{kernel.name}.py"
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            partial = path.with_suffix(".partial")
-            partial.write_text(text)
-            partial.replace(path)
+        if _content(path) != text:
+            write_whole(path, text)
         return path
 
     def _function(self, kernel: Kernel) -> Any:
@@ -83,5 +81,16 @@ class Forge:
             assert found.loader is not None
             module = importlib.util.module_from_spec(found)
             sys.modules[name] = module
-            found.loader.exec_module(module)
+            try:
+                found.loader.exec_module(module)
+            except BaseException:
+                del sys.modules[name]
+                raise
         return getattr(sys.modules[name], kernel.name)
+
+
+def _content(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None

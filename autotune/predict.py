@@ -2,8 +2,9 @@
 
 The model is a roofline with what a compiled kernel tells: how many programs are resident (registers, shared memory,
 warps), how many bytes they keep in flight, instructions that have to be issued, and the chain of a loop's loads. Its
-seconds are good for an order of candidates, not for a promise. Sources: NVIDIA's data sheets of A100, H100 and B200
-(SXM), CUDA C++ Programming Guide for limits of a multiprocessor; LATENCY and LAUNCH are assumptions.
+seconds are good for an order of candidates, not for a promise. Rates and the time of a launch are those of
+`codegen/predict`, and so are its assumptions; LATENCY is one more. Sources of the rest: NVIDIA's data sheets for
+clocks, CUDA C++ Programming Guide for limits of a multiprocessor.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from autotune.arena import Arena
+from autotune.faults import brief, is_the_machines
 from autotune.forge import Candidate, Forge
 from autotune.measure import Report, Verdict
-from autotune.proof import Rejected
+from autotune.proof import Rejected, untuned
 from autotune.scenes import Scene, timed_scenes
 from codegen.aot import kernel_params
 from codegen.aot_worker import Job, compile_cuda, resources_of
@@ -27,11 +29,11 @@ from codegen.inspect.device import REGISTER_FILE
 from codegen.inspect.listing import counted
 from codegen.inspect.rules import PTX_DOT, judge
 from codegen.plan import Kernel
+from codegen.predict import Assumptions, of_target
 from codegen.tunables import NUM_STAGES, Value
 from codegen.tuned import FREE, PREDICTED
 
 LATENCY = 700e-9  # of a load from memory
-LAUNCH = 2e-6  # of a kernel in a graph
 WARPS, BLOCKS, WARP = 64, 32, 32
 RESERVED_SHARED = 1024
 BYTES_PER_THREAD = 32  # that a thread without a pipeline keeps in flight
@@ -41,27 +43,18 @@ TRITON_STAGES = 3
 
 
 @dataclass(frozen=True)
-class Gpu:
-    """units: multiprocessors; clock: Hz; bandwidth: bytes/s; peak: bf16 operations/s; shared: bytes of a unit."""
+class Chip:
+    """What a multiprocessor has. clock: Hz; shared: bytes."""
 
-    name: str
-    units: int
     clock: float
-    bandwidth: float
-    peak: float
     shared: int
 
 
-GPUS = {
-    80: Gpu("A100 SXM 80 GB", 108, 1.41e9, 2.039e12, 312e12, 164 << 10),
-    90: Gpu("H100 SXM", 132, 1.83e9, 3.35e12, 989e12, 228 << 10),
-    100: Gpu("B200", 148, 1.85e9, 8.0e12, 2250e12, 228 << 10),
+CHIPS = {
+    "cuda:80": Chip(1.41e9, 164 << 10),
+    "cuda:90": Chip(1.83e9, 228 << 10),
+    "cuda:100": Chip(1.85e9, 228 << 10),
 }
-
-
-def gpu_of(target: str) -> Gpu:
-    """The device that a CUDA target stands for."""
-    return GPUS[int(target.removeprefix("cuda:"))]
 
 
 @dataclass(frozen=True)
@@ -80,12 +73,14 @@ class Model:
 
     def __init__(self, forge: Forge, kernel: str, cache: Path, numerics: str) -> None:
         self.forge, self.kernel, self.cache, self.numerics = forge, kernel, cache, numerics
-        self.gpu = gpu_of(forge.target)
-        untuned = forge.candidate(kernel, {})
-        self.scenes = timed_scenes(untuned.plan, untuned.kernel)
-        compiled = self._compile(untuned)
-        self._dots = set().union(*map(_dots, compiled.values()))
-        self.untuned = {scene.name: self._predict(untuned, compiled, scene) for scene in self.scenes}
+        self.gpu, self.chip, self.assumed = of_target(forge.target)[0], CHIPS[forge.target], Assumptions()
+        with untuned(kernel):
+            plain = forge.candidate(kernel, {})
+            self.scenes = timed_scenes(plain.plan, plain.kernel)
+            compiled = self._compile(plain)
+            self._dots = set().union(*map(_dots, compiled.values()))
+            self._check(compiled)
+        self.untuned = {scene.name: self._predict(plain, compiled, scene) for scene in self.scenes}
 
     def evaluate(self, values: Mapping[str, Value], report: Report) -> Verdict:
         """Compile and rank. Raises Rejected if a rule of `inspect` is broken, or the dots are not the untuned ones."""
@@ -93,11 +88,13 @@ class Model:
 
     def decide(self, values: Mapping[str, Value]) -> Verdict:
         """The same: a model does not change its mind."""
-        candidate = self.forge.candidate(self.kernel, values)
         try:
+            candidate = self.forge.candidate(self.kernel, values)
             compiled = self._compile(candidate)
         except Exception as error:
-            raise Rejected(f"it does not compile: {str(error).splitlines()[0][:300]}") from error
+            if is_the_machines(error):
+                raise
+            raise Rejected(f"it does not compile: {brief(error)}") from error
         self._check(compiled)
         found = {scene.name: self._predict(candidate, compiled, scene) for scene in self.scenes}
         total = sum(scene.weight for scene in self.scenes)
@@ -142,36 +139,38 @@ class Model:
         return Arena(self.forge.untuned, scene, torch.device("cpu"))
 
     def _predict(self, candidate: Candidate, compiled: Mapping[int, Compiled], scene: Scene) -> Predicted:
-        gpu, kernel = self.gpu, candidate.kernel
+        gpu, chip, assumed, kernel = self.gpu, self.chip, self.assumed, candidate.kernel
         arena = self._arena(scene)
         entry = compiled[arena.tile(kernel)]
         programs, warps = math.prod(arena.grid(candidate.plan, kernel)), kernel.num_warps
         shape = Shape(scene.bucket, scene.rows_per_slot - 1, max(1, scene.context))
         cost = launch_cost(candidate.plan, scene.section, scene.launch, scene.rows, 1, shape)
-        resident = _resident(entry, warps, gpu)
+        resident, bandwidth = _resident(entry, warps, chip), gpu.bandwidth * assumed.bandwidth_share
         passes, stages = _loop(kernel), dict(kernel.options).get(NUM_STAGES, TRITON_STAGES)
         depth = max(1, stages - 1) if entry.shared_bytes else 1
-        flying = min(programs, resident * gpu.units) * _in_flight(kernel, entry, warps, depth)
-        reached = gpu.bandwidth * min(1.0, flying / (gpu.bandwidth * LATENCY))
-        rounds = -(-programs // (resident * gpu.units))
-        share = -(-programs // gpu.units) * gpu.units / programs
+        units = gpu.multiprocessors
+        flying = min(programs, resident * units) * _in_flight(kernel, entry, warps, depth)
+        reached = bandwidth * min(1.0, flying / (bandwidth * LATENCY))
+        rounds = -(-programs // (resident * units))
+        share = -(-programs // units) * units / programs
         instructions = programs * warps * len(entry.sass) * passes * share
         bounds = {
             "memory": max(cost.bytes, 1) / reached,
-            "issue": instructions / (gpu.units * SCHEDULERS * gpu.clock),
-            "tensor cores": cost.flops / gpu.peak,
+            "issue": instructions / (units * SCHEDULERS * chip.clock),
+            "tensor cores": cost.flops / (gpu.bf16 * assumed.compute_share),
             "latency": rounds * LATENCY * (1 + passes / depth),
             "spills": entry.spill_bytes * WARP * warps * programs * 2 / SPILL_BANDWIDTH,
         }
         bound = max(bounds, key=lambda name: bounds[name])
-        return Predicted(LAUNCH + bounds[bound] + bounds["spills"], bound, resident * warps / WARPS)
+        seconds = assumed.launch_seconds + bounds[bound] + bounds["spills"]
+        return Predicted(seconds, bound, resident * warps / WARPS)
 
 
-def _resident(entry: Compiled, warps: int, gpu: Gpu) -> int:
+def _resident(entry: Compiled, warps: int, chip: Chip) -> int:
     """Programs that a multiprocessor holds at once."""
     registers = max(8, -(-entry.registers // 8) * 8) * WARP * warps
     shared = entry.shared_bytes + RESERVED_SHARED
-    return max(1, min(REGISTER_FILE // registers, gpu.shared // shared, WARPS // warps, BLOCKS))
+    return max(1, min(REGISTER_FILE // registers, chip.shared // shared, WARPS // warps, BLOCKS))
 
 
 def _loop(kernel: Kernel) -> int:

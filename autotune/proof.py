@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 
 from autotune.arena import Arena, Operands
+from autotune.faults import brief, is_the_machines
 from autotune.forge import Candidate, Forge
 from autotune.meaning import MEANINGS, TOLERANCE, distance
 from autotune.scenes import Scene, scenes_of
 from codegen.errors import UntunedWrong
-from codegen.lower.kernel_rules import template_name
+from codegen.machine import threads
 from codegen.plan import Role
 from codegen.tuned import FREE
 
@@ -54,12 +55,18 @@ class Expected:
 
 
 class Judge:
-    """Knows what is right for one kernel on one device. Raises UntunedWrong if the untuned kernel is not."""
+    """Knows what is right for one kernel on one device. Raises UntunedWrong if the untuned kernel is not.
+
+    The untuned kernel goes through what candidates go through, first of all: nothing could be told by a wrong one.
+    """
 
     def __init__(self, forge: Forge, kernel: str, device: torch.device, numerics: str) -> None:
         self.device, self.numerics = device, numerics
-        self.untuned = forge.candidate(kernel, {})
-        self.scenes = [self._expected(scene) for scene in scenes_of(self.untuned.plan, self.untuned.kernel)]
+        with untuned(kernel):
+            self.untuned = forge.candidate(kernel, {})
+            self.scenes = [self._expected(scene) for scene in scenes_of(self.untuned.plan, self.untuned.kernel)]
+            self.prove(self.untuned)
+            self.check_races(self.untuned)
 
     @property
     def timed(self) -> list[Expected]:
@@ -96,28 +103,27 @@ class Judge:
 
     def _compare_with_meaning(self, arena: Arena, start: Operands, results: Mapping[str, Tensor]) -> None:
         """Where every row is there: what an empty seat leaves alone has no meaning."""
-        meaning = MEANINGS.get(template_name(self.untuned.kernel)) if arena.scene.weight else None
+        meaning = MEANINGS.get(self.untuned.kernel.template_name) if arena.scene.weight else None
         for name, meant in (meaning(arena, self.untuned.kernel, start.to_cpu()) if meaning else {}).items():
             far = distance(meant, results[name].cpu())
             if not far <= 1:
-                raise UntunedWrong(
-                    kernel=self.untuned.kernel.name, scene=arena.scene.name, output=name, error=f"{far:.3g}"
-                )
+                raise Rejected(f"in scene {arena.scene.name}, {name} is off by {far:.3g} times what is tolerated")
 
     def prove(self, candidate: Candidate) -> None:
-        """Raise Rejected unless the candidate is right wherever it may be launched, on one thread and on all."""
+        """Raise Rejected unless the candidate is right wherever it may be launched, on one thread, two and all."""
         for expected in self.scenes:
             start = expected.arena.operands(candidate.plan, candidate.kernel)
             own: dict[str, Tensor] | None = None
-            for threads in self._threads():
-                with _threads(threads):
+            for count in self._threads():
+                with _threads(count):
                     for run in range(RUNS_PER_THREADS):
                         found = self._run(candidate, start, expected.written, run % 2)
                         own = own or found
-                        self._compare(expected, start, own, found, run % 2, threads)
+                        self._compare(expected, start, own, found, run % 2, count)
 
     def _threads(self) -> tuple[int | None, ...]:
-        return (None,) if self.device.type == "cuda" else (1, 2)
+        """On how many threads a candidate is run; two even where one processor is left, for they take turns there."""
+        return (None,) if self.device.type == "cuda" else tuple(sorted({1, 2, threads()}))
 
     def _compare(
         self,
@@ -126,9 +132,9 @@ class Judge:
         own: Mapping[str, Tensor],
         found: Mapping[str, Tensor],
         poison: int,
-        threads: int | None,
+        count: int | None,
     ) -> None:
-        where = f"{expected.scene.name}, {threads or 'all'} threads"
+        where = f"{expected.scene.name}, {count or 'all'} threads"
         for name, tensor in found.items():
             if expected.start.buffers[name].role is Role.WEIGHT:
                 if not torch.equal(bits(tensor), bits(start.tensors[name])):
@@ -166,7 +172,22 @@ class Judge:
                 with checked(races=True):
                     candidate.launch(operands)
             except CpuBackendError as error:
-                raise Rejected(f"{str(error).splitlines()[0]} ({expected.scene.name})") from error
+                if is_the_machines(error):
+                    raise
+                raise Rejected(f"{brief(error)} ({expected.scene.name})") from error
+
+
+@contextlib.contextmanager
+def untuned(kernel: str) -> Iterator[None]:
+    """Inside, whatever would reject a candidate raises UntunedWrong: nothing can be tuned against this kernel."""
+    try:
+        yield
+    except UntunedWrong:
+        raise
+    except Exception as error:
+        if is_the_machines(error):
+            raise
+        raise UntunedWrong(kernel=kernel, detail=brief(error)) from error
 
 
 def bits(tensor: Tensor) -> Tensor:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from autotune.scenes import in_order
 from codegen.render import environment
 from codegen.tunables import plain
-from codegen.tuned import MEASURED, Result
+from codegen.tuned import MEASURED, Identity, Result
 
 TEMPLATE = "autotune/report.html.j2"
 REJECTED_SHOWN = 8
@@ -37,7 +37,7 @@ class Row:
 
     kernel: str
     values: str
-    kind: str
+    note: str
     verdict: str
     tried: str
     bars: tuple[Bar, ...]
@@ -55,23 +55,24 @@ class Group:
     rows: tuple[Row, ...]
 
 
-def page(results: Iterable[Result]) -> str:
-    """One HTML document that needs nothing else."""
+def page(results: Iterable[Result], today: Collection[Identity]) -> str:
+    """One HTML document that needs nothing else. today: what kernels are still compiled as."""
     groups: dict[tuple[str, str, str], list[Result]] = {}
     for result in results:
         groups.setdefault((result.identity.target, result.identity.device, result.kind), []).append(result)
-    return environment().get_template(TEMPLATE).render(groups=[_group(*name, group) for name, group in groups.items()])
+    found = [_group(*name, group, today) for name, group in groups.items()]
+    return environment().get_template(TEMPLATE).render(groups=found)
 
 
-def _group(target: str, device: str, kind: str, results: list[Result]) -> Group:
+def _group(target: str, device: str, kind: str, results: list[Result], today: Collection[Identity]) -> Group:
     detail = results[0].detail
-    title = target if device == target else f"{target} on {device}"
+    title = f"{target} on {device}" if kind == MEASURED else target
     bandwidth, peak = detail.get("bandwidth", 0.0), detail.get("peak", 0.0)
     about = f"roofline: {bandwidth / 1e9:.1f} GB/s and {peak / 1e12:.2f} Tflop/s of bf16 products"
     if kind != MEASURED:
         about += f"; a model of {detail.get('device', target)}, not a measurement"
     rows = sorted(results, key=lambda result: -_weight(result))
-    return Group(title, kind != MEASURED, about, tuple(_row(result) for result in rows))
+    return Group(title, kind != MEASURED, about, tuple(_row(result, today) for result in rows))
 
 
 def _weight(result: Result) -> float:
@@ -81,7 +82,7 @@ def _weight(result: Result) -> float:
     return float(result.detail.get("launches", 1) * first["tuned"])
 
 
-def _row(result: Result) -> Row:
+def _row(result: Result, today: Collection[Identity]) -> Row:
     trials = result.detail.get("trials", [])
     rejected = [(_text(trial["values"]), trial["why"]) for trial in trials if trial["state"] == "rejected"]
     bounds = result.detail.get("roofline", {})
@@ -92,7 +93,7 @@ def _row(result: Result) -> Row:
     return Row(
         kernel=result.identity.kernel,
         values=_text({name: plain(value) for name, value in result.values.items()}) or "as untuned",
-        kind=result.kind,
+        note="" if result.identity in today else f"Of another toolchain ({result.kind}).",
         verdict=faster
         if result.values
         else f"no candidate beats the untuned values by more than the noise ({noise:.1%})",

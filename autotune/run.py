@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import multiprocessing
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -16,29 +18,40 @@ from typing import Any
 import torch
 from filelock import FileLock
 
+from autotune.faults import brief
+from autotune.finale import conclude
 from autotune.forge import Forge
-from autotune.measure import Bench
-from autotune.predict import Model, gpu_of
+from autotune.journal import journal, set_aside
+from autotune.measure import Bench, Disturbed
+from autotune.predict import Model
 from autotune.roofline import machine_here, roofline, working_set
+from autotune.scenes import CONTEXT
 from autotune.space import Machine, Order, Space, space_of
-from autotune.study import Search, open_study
-from autotune.tune import Attempt, Evaluator, attempts, conclude, run_trials
+from autotune.study import Search, is_database, open_study
+from autotune.tune import Attempt, Evaluator, attempts, run_trials
 from codegen.aot_worker import end_with_parent
 from codegen.cost import Shape, step_costs
+from codegen.errors import StudyDamaged, StudyUnusable, TuneNotWritten
 from codegen.lower import lower
+from codegen.machine import device
 from codegen.plan import Plan
-from codegen.tuned import KEEP, RESULTS, Result, Results, identity
+from codegen.predict.accelerators import called
+from codegen.tuned import KEEP, PREDICTED, Identity, Result, identity
+from codegen.tuned_store import RESULTS, Results
 from dsl import ModelSpec
 
 LAUNCH_SECONDS = 5e-6  # of a kernel that moves next to nothing
+BUSY_CORES = 0.15
 LEAST_SHARE = 0.02  # of the budget, for kernels that a plain step does not launch
-CONTEXT = 256
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is asked of a run. storage: a folder of studies or a database URL. kernels: names to tune, or all;
-    trials: of each in this process, at most."""
+    """What is asked of a run.
+
+    storage: a folder of studies or a database URL. kernels: names to tune, or all. trials: of each in this process, at
+    most. busy: cores that others may use on average while finalists are raced.
+    """
 
     spec: ModelSpec
     target: str
@@ -48,14 +61,24 @@ class Task:
     jobs: int = 1
     kernels: tuple[str, ...] = ()
     trials: int | None = None
+    busy: float = BUSY_CORES
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Called while a run goes on. kernel(name, position, of how many, candidates); trial(name, what came of it)."""
+    """Called while a run goes on.
+
+    kernel(name, position, of how many, candidates) when it begins; trial(name, what came of it); missed(name): there
+    was no time for it; warn(text): something went wrong that stops nothing.
+    """
 
     kernel: Callable[[str, int, int, int], None] = lambda name, number, total, candidates: None
     trial: Callable[[str, Attempt], None] = lambda name, attempt: None
+    missed: Callable[[str], None] = lambda name: None
+    warn: Callable[[str], None] = lambda text: None
+
+
+Helpers = Callable[[str, Order, float], list[Future[None]]]
 
 
 @dataclass
@@ -76,22 +99,29 @@ class Session:
         """Where kernels of the target run here; None: nowhere, they are predicted."""
         return device_of(self.task.target)
 
+    def identity(self, kernel: str) -> Identity:
+        """What the result of a kernel is for: of this device, or predicted where the target does not run."""
+        where = PREDICTED if self.device is None else None
+        return identity(self.plan, self.plan.kernel(kernel), self.task.numerics, where)
+
     @property
     def machine(self) -> Machine:
         """What the roofline is drawn from."""
         if self.task.target == "cpu":
             return machine_here(working_set(self.plan))
-        gpu = gpu_of(self.task.target)
-        return Machine(gpu.bandwidth, gpu.peak, gpu.units)
+        gpu = called(self.task.target, device(self.task.target) or "")
+        return Machine(gpu.bandwidth, gpu.bf16, gpu.multiprocessors)
 
     def space(self, kernel: str) -> Space:
         """Candidates of a kernel."""
         return space_of(self.forge.untuned, self.forge.untuned.kernel(kernel), self.task.numerics)
 
     def search(self, kernel: str, order: Order) -> Search:
-        """The study of a kernel, which others may be at as well."""
-        found = identity(self.plan, self.plan.kernel(kernel), self.task.numerics)
-        return Search(open_study(self.task.storage, found.digest, seed=os.getpid()), self.space(kernel), order)
+        """The study of a kernel, which others may be at as well; another space of values has another one."""
+        space = self.space(kernel)
+        name = hashlib.sha256(f"{self.identity(kernel).digest} {space.text}".encode()).hexdigest()
+        where = self.task.storage if is_database(self.task.storage) else journal(Path(self.task.storage), name)
+        return Search(open_study(self.task.storage, name, seed=os.getpid()), space, order, where)
 
     def evaluator(self, kernel: str) -> Evaluator:
         """A bench on the device that is here, or a model of one that is not; the last one is kept."""
@@ -104,22 +134,27 @@ class Session:
         if self.device is None:
             return Model(self.forge, kernel, self.task.folder / "compiled", self.task.numerics)
         size, numerics = working_set(self.plan), self.task.numerics
-        return Bench(self.forge, kernel, self.device, working_set=size, numerics=numerics, measuring=self._turn())
+        return Bench(
+            self.forge, kernel, self.device, working_set=size, numerics=numerics, measuring=self._turn(),
+            busy=self.task.busy,
+        )  # fmt: skip
 
     def _turn(self) -> AbstractContextManager[Any]:
         """Processes of this machine time one after the other; they prove and compile side by side."""
-        self.task.folder.mkdir(parents=True, exist_ok=True)
-        return FileLock(self.task.folder / "measuring.lock")
+        path = self.task.folder / "measuring.lock"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        except OSError as error:
+            raise TuneNotWritten(path=path, detail=error.strerror) from error
+        return FileLock(path)
 
 
 def device_of(target: str) -> torch.device | None:
     """Where kernels of a target run on this machine, if they do."""
     if target == "cpu":
         return torch.device("cpu")
-    if not torch.cuda.is_available():
-        return None
-    major, minor = torch.cuda.get_device_capability()
-    return torch.device("cuda") if target == f"cuda:{10 * major + minor}" else None
+    return torch.device("cuda") if device(target) and torch.cuda.is_available() else None
 
 
 def shares(plan: Plan, numerics: str, machine: Machine, wanted: tuple[str, ...] = ()) -> dict[str, float]:
@@ -139,11 +174,15 @@ def run(task: Task, seconds: float, progress: Progress | None = None) -> Iterato
     """Tune every kernel within `seconds` together, the costly ones longest; yields and stores each result.
 
     What a study already knows is not tried again, so a run that was killed goes on where it was, and one that is
-    repeated spends its time on what is left.
+    repeated spends its time on what is left; kernels without a result come first. When the time is over, the finalists
+    of the kernel at hand are still raced; results of kernels that were not reached stay as they are. A journal that is
+    damaged is set aside, and its kernel begun anew.
     """
     progress = progress or Progress()
     session, results = Session(task), Results(task.folder / RESULTS)
     parts = shares(session.plan, task.numerics, session.machine, task.kernels)
+    known = {name: results.find(session.identity(name)) for name in parts}
+    parts = dict(sorted(parts.items(), key=lambda part: _explored(known[part[0]])))
     end, left = time.monotonic() + seconds, 1.0
     with _helpers(task) as helpers:
         for number, (name, part) in enumerate(parts.items()):
@@ -152,10 +191,52 @@ def run(task: Task, seconds: float, progress: Progress | None = None) -> Iterato
             left = max(1e-9, left - part)
             order = session.space(name).promising(session.machine)
             progress.kernel(name, number, len(parts), len(order))
-            result = _tune(session, name, order, until, progress, helpers)
-            if result is not None:
+            if time.monotonic() >= until:
+                progress.missed(name)
+                continue
+            before = results.find(session.identity(name))
+            try:
+                result = _tune_or_set_aside(session, name, order, until, progress, helpers, before)
+            except Disturbed as error:
+                progress.warn(f"{name} is not decided: {error}; run again when the machine is idle, or with --busy")
+                continue
+            if result is None:
+                progress.missed(name)
+                continue
+            if result != before:
                 results.write(result)
-                yield result
+            yield result
+
+
+def _explored(result: Result | None) -> float:
+    """Which part of its candidates a result knows of."""
+    if result is None:
+        return -1.0
+    return float(result.detail.get("explored", 0) / max(1, result.detail.get("candidates", 1)))
+
+
+def _tune_or_set_aside(
+    session: Session,
+    name: str,
+    order: Order,
+    until: float,
+    progress: Progress,
+    helpers: Helpers,
+    before: Result | None,
+) -> Result | None:
+    """As _tune, anew where a journal is damaged. Raises StudyDamaged for one in a database, or if that is no use."""
+    try:
+        return _tune(session, name, order, until, progress, helpers, before)
+    except StudyDamaged as error:
+        if is_database(session.task.storage):
+            raise
+        path = Path(str(error.fields["path"]))
+        try:
+            aside = set_aside(path)
+        except OSError as reason:
+            raise StudyUnusable(place=path, detail=brief(reason)) from reason
+        progress.warn(f"{name} is begun anew: {error.fields['detail']}; its study lies in {aside} now, to be deleted")
+        return _tune(session, name, order, until, progress, helpers, before)
 
 
 def _tune(
@@ -164,20 +245,20 @@ def _tune(
     order: Order,
     until: float,
     progress: Progress,
-    helpers: Callable[[str, Order, float], list[Future[None]]],
+    helpers: Helpers,
+    before: Result | None,
 ) -> Result | None:
-    """The result of a kernel, or None if there was no time for it and nobody has tried anything before."""
-    space, search = session.space(name), session.search(name, order)
-    if time.monotonic() >= until and not list(attempts(search)):
-        return None
-    evaluator = session.evaluator(name)
+    """The result of a kernel, None if nothing was tried. before: the one that is stored."""
+    space, search, evaluator = session.space(name), session.search(name, order), session.evaluator(name)
     helping = helpers(name, order, until)
     run_trials(search, space, evaluator, until, lambda attempt: progress.trial(name, attempt), session.task.trials)
     for future in helping:
         future.result()
-    found = identity(session.plan, session.plan.kernel(name), session.task.numerics)
+    if not list(attempts(search)):
+        return None
     about = roofline(session.forge.untuned, session.forge.untuned.kernel(name), session.machine)
-    return conclude(search, space, evaluator, found, {**about, "launches": _launches(session.plan, name)})
+    about["launches"] = _launches(session.plan, name)
+    return conclude(search, space, evaluator, session.identity(name), about, before)
 
 
 def _launches(plan: Plan, name: str) -> int:
@@ -186,22 +267,33 @@ def _launches(plan: Plan, name: str) -> int:
 
 
 @contextlib.contextmanager
-def _helpers(task: Task) -> Iterator[Callable[[str, Order, float], list[Future[None]]]]:
-    """Further processes that take trials of the kernel at hand."""
+def _helpers(task: Task) -> Iterator[Helpers]:
+    """Further processes that take trials of the kernel at hand. They end with this one, and when it is interrupted."""
     if task.jobs < 2:
         yield lambda name, order, until: []
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(task.jobs - 1, context, end_with_parent, (os.getpid(),)) as pool:
-        yield lambda name, order, until: [
-            pool.submit(help_with, task, name, order, until - time.monotonic()) for _ in range(task.jobs - 1)
-        ]
+    before = set(multiprocessing.active_children())
+    with ProcessPoolExecutor(task.jobs - 1, context, _begin_to_help, (os.getpid(),)) as pool:
+        try:
+            yield lambda name, order, until: [
+                pool.submit(help_with, task, name, order, until) for _ in range(task.jobs - 1)
+            ]
+        except BaseException:  # nobody waits for what they are at: its values are tried again
+            for process in set(multiprocessing.active_children()) - before:
+                process.kill()
+            raise
 
 
-def help_with(task: Task, name: str, order: Order, seconds: float) -> None:
-    """Take trials of one kernel in this process for a while."""
+def _begin_to_help(parent: int) -> None:
+    """In a helper: Ctrl-C is for the parent, which ends it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent(parent)
+
+
+def help_with(task: Task, name: str, order: Order, until: float) -> None:
+    """Take trials of one kernel in this process until a time of time.monotonic(), which all processes share."""
     session = _session(task)
-    until = time.monotonic() + seconds
     run_trials(session.search(name, order), session.space(name), session.evaluator(name), until, most=task.trials)
 
 
@@ -210,4 +302,7 @@ _sessions: dict[str, Session] = {}
 
 def _session(task: Task) -> Session:
     """The session of a helper, kept from kernel to kernel."""
-    return _sessions.setdefault(repr((task.target, task.numerics, task.storage, str(task.folder))), Session(task))
+    if repr(task) not in _sessions:
+        _sessions.clear()
+        _sessions[repr(task)] = Session(task)
+    return _sessions[repr(task)]

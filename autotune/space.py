@@ -10,6 +10,7 @@ from itertools import product
 from typing import Any
 
 from autotune.scenes import Scene, timed_scenes
+from codegen.launching import row_tile
 from codegen.plan import Kernel, Plan
 from codegen.tunables import ROW_TILES, Tunable, Value, plain
 from codegen.tuned import FREE
@@ -57,12 +58,24 @@ class Space:
         """What the kernel has untuned."""
         return {tunable.name: tunable.default for tunable in self.tunables}
 
+    @property
+    def text(self) -> str:
+        """Names and values of the tunables: two spaces with the same text have the same candidates."""
+        return json.dumps([(tunable.name, tunable.default, tunable.values) for tunable in self.tunables])
+
     def __len__(self) -> int:
         return math.prod(len(tunable.values) for tunable in self.tunables)
 
     def __iter__(self) -> Iterator[Values]:
         for values in product(*(tunable.values for tunable in self.tunables)):
             yield {tunable.name: value for tunable, value in zip(self.tunables, values, strict=True)}
+
+    def read(self, changed: Mapping[str, Value]) -> Values | None:
+        """All values of a candidate out of those that differ from the defaults; None if it is none of this space."""
+        tunables = {tunable.name: tunable for tunable in self.tunables}
+        if not all(name in tunables and tunables[name].read(value) is not None for name, value in changed.items()):
+            return None
+        return self.default | dict(changed)
 
     def changed(self, values: Mapping[str, Value]) -> Values:
         """What of `values` is not the default."""
@@ -87,7 +100,7 @@ class Space:
 def _seconds(kernel: Kernel, values: Values, scene: Scene, machine: Machine) -> float:
     """Work shared out over the units, in whole programs; weights are read again for every further tile of rows."""
     tiles = values.get(ROW_TILES, kernel.row_tiles)
-    tile = next((t for t in tiles if t >= scene.rows), max(tiles)) if isinstance(tiles, tuple) and tiles else 1
+    tile = (row_tile(tiles, scene.rows) if isinstance(tiles, tuple) else 0) or 1
     passes = -(-scene.rows // tile)
     programs, size, flops = _work(kernel, values, scene, passes * tile)
     share = -(-programs // machine.units) * machine.units / programs

@@ -8,98 +8,101 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import optuna
-from filelock import FileLock
-from optuna.distributions import BaseDistribution, CategoricalDistribution
-from optuna.storages.journal import JournalFileBackend
+from optuna.distributions import CategoricalDistribution
+from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 
+from autotune.faults import brief, is_the_machines
+from autotune.journal import journal, open_journal
 from autotune.space import Order, Space, Values, key
 from autotune.surrogate import Surrogate
-from codegen.errors import StudyUnusable
+from codegen.errors import StudyDamaged, StudyUnusable
 from codegen.tunables import plain
 
 OWNER, REJECTED, DETAIL = "owner", "rejected", "detail"
+STATES = ("rejected", "slow")  # in which a candidate is out
+REFUSED = "refused "  # of a study, before the key of a candidate: a finalist that was rejected
 WORKER = "worker "  # of a study: who has joined it
 STALE = timedelta(minutes=15)  # of a trial on another machine, or one that nobody has claimed
 REPEATS = 6  # asked for something new before the next one in order is taken
 TRIED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
 
 
-class _Lock:
-    """A lock of the system's, as optuna wants one: a process that is killed lets go of it."""
-
-    def __init__(self, path: str) -> None:
-        self._lock = FileLock(path)
-
-    def acquire(self) -> bool:
-        """Wait for the lock."""
-        self._lock.acquire()
-        return True
-
-    def release(self) -> None:
-        """Let go of it."""
-        self._lock.release()
-
-
 def open_study(place: str, name: str, seed: int = 0) -> optuna.Study:
-    """The study `name` in a folder of journals or a database URL, made if it is new. Raises StudyUnusable."""
+    """The study `name` in a folder of journals or a database URL, made if it is new.
+
+    Raises StudyUnusable, or StudyDamaged for a journal that is none.
+    """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
         sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=8, constant_liar=True)
         pruner = optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=1)
+        storage = RDBStorage(place) if is_database(place) else open_journal(journal(Path(place), name))
         return optuna.create_study(
-            storage=_storage(place, name), study_name=name, load_if_exists=True, sampler=sampler, pruner=pruner
+            storage=storage, study_name=name, load_if_exists=True, sampler=sampler, pruner=pruner
         )
     except Exception as error:
-        raise StudyUnusable(place=place, detail=str(error).splitlines()[0] if str(error) else repr(error)) from error
+        if is_database(place) or is_the_machines(error):
+            raise StudyUnusable(place=place, detail=brief(error)) from error
+        raise StudyDamaged(path=journal(Path(place), name), detail=brief(error)) from error
 
 
-def _storage(place: str, name: str) -> Any:
-    if "://" in place:
-        return optuna.storages.RDBStorage(place)
-    path = Path(place) / f"{name}.journal"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = _Lock(f"{path}.lock")
-    lock.acquire()
-    try:
-        _mend(path)
-    finally:
-        lock.release()
-    return optuna.storages.JournalStorage(JournalFileBackend(str(path), lock_obj=lock))  # type: ignore[arg-type]
-
-
-def _mend(path: Path) -> None:
-    """Cut off a last line that a killed process left unfinished: it was never acted upon."""
-    if not path.exists():
-        return
-    content = path.read_bytes()
-    if content and not content.endswith(b"\n"):
-        with path.open("r+b") as file:
-            file.truncate(content.rfind(b"\n") + 1)
+def is_database(place: str) -> bool:
+    """Whether studies lie in a database, and not in a folder."""
+    return "://" in place
 
 
 class Search:
     """Draws candidates of a space that nobody has tried. order: what to take first, and what there is at all."""
 
-    def __init__(self, study: optuna.Study, space: Space, order: Order) -> None:
-        """Give up trials of processes that are gone, and queue the untuned kernel of a new study."""
+    def __init__(self, study: optuna.Study, space: Space, order: Order, where: object = "in memory") -> None:
+        """Give up trials of processes that are gone, and queue the untuned kernel of a new study.
+
+        where: the study lies. Raises StudyDamaged, as everything does that reads it.
+        """
+        self._where = where
         self.study, self.order = study, {key(values): values for values in order.candidates}
         self._surrogate, self._turn = Surrogate(order.candidates, order.bounds), 0
         self._singles = [values for values in order.candidates if len(space.changed(values)) == 1]
-        self._distributions: dict[str, BaseDistribution] = {
+        self._distributions: dict[str, CategoricalDistribution] = {
             t.name: CategoricalDistribution([json.dumps(plain(value)) for value in t.values]) for t in space.tunables
         }
-        self._adopt_orphans()
+        with self.reading():
+            for trial in study.get_trials(deepcopy=False):
+                self._check(trial)
+            self._adopt_orphans()
         if not study.get_trials(deepcopy=False):
             self._enqueue(space.default)
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Inside, what cannot come of a study that somebody's runs have written raises StudyDamaged."""
+        try:
+            yield
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            if is_the_machines(error):
+                raise
+            raise StudyDamaged(path=self._where, detail=brief(error)) from error
+
+    def _check(self, trial: FrozenTrial) -> None:
+        """Raise ValueError or TypeError for a trial that no run can have made: a journal is a file like any other."""
+        drawn = [trial.params, trial.system_attrs.get("fixed_params", {})]
+        strange = any(value not in self._distributions[name].choices for each in drawn for name, value in each.items())
+        known = [*trial.intermediate_values.values(), *([] if trial.values is None else trial.values)]
+        if trial.state is TrialState.COMPLETE:
+            known.append(trial.value)
+        steps = all(type(step) is int for step in trial.intermediate_values)
+        words = all(isinstance(trial.user_attrs.get(name, ""), str) for name in (OWNER, REJECTED))
+        if strange or not steps or not words or not all(type(r) in (int, float) and 0 < r < math.inf for r in known):
+            raise ValueError(f"trial {trial.number} is none of this kernel's")
 
     def _enqueue(self, values: Values) -> None:
         self.study.enqueue_trial({name: json.dumps(plain(value)) for name, value in values.items()})
@@ -137,8 +140,12 @@ class Search:
         """A trial and its values, or None if nothing is left.
 
         First each tunable is moved alone, two times of three; then the surrogate's favourite and
-        optuna's take turns.
+        optuna's take turns. Raises StudyDamaged.
         """
+        with self.reading():
+            return self._next()
+
+    def _next(self) -> tuple[Trial, Values] | None:
         tried = self.tried()
         left = {name: values for name, values in self.order.items() if name not in tried}
         if not left:
@@ -148,14 +155,14 @@ class Search:
         if not waiting and (guess := self._guess(tried, left)) is not None:
             self._enqueue(guess)
         for _ in range(REPEATS):
-            trial = self.study.ask(self._distributions)
+            trial = self.study.ask(dict(self._distributions))
             name = self._key(trial)
             if name in left:
                 trial.set_user_attr(OWNER, owner())
                 return trial, left[name]
             self.study.tell(trial, state=TrialState.FAIL)
         self._enqueue(next(iter(left.values())))
-        return self.next()
+        return self._next()
 
     def _guess(self, tried: Mapping[str, FrozenTrial], left: Mapping[str, Values]) -> Values | None:
         """What to try next, or None where optuna is to say."""
@@ -166,6 +173,18 @@ class Search:
             return None
         ratios = {name: ratio for name, trial in tried.items() if (ratio := ratio_of(trial)) is not None}
         return next(values for values in self._surrogate.ranked(ratios) if key(values) in left)
+
+    def refuse(self, values: Values, state: str, why: str) -> None:
+        """Tell everybody that a candidate whose trial was fine was found wrong or slow in a longer look."""
+        self.study.set_user_attr(REFUSED + key(values), [state, why])
+
+    def refused(self) -> dict[str, tuple[str, str]]:
+        """State and reason of candidates that were refused, by their values."""
+        named = self.study.user_attrs.items()
+        found = {name.removeprefix(REFUSED): tuple(told) for name, told in named if name.startswith(REFUSED)}
+        if not all(len(told) == 2 and told[0] in STATES and isinstance(told[1], str) for told in found.values()):
+            raise ValueError("a candidate is refused for what is no reason")
+        return found
 
     def values(self, trial: FrozenTrial) -> Values | None:
         """The values of a trial, if they are of this space."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -10,14 +11,15 @@ from typing import Any, Protocol
 
 from optuna.trial import Trial, TrialState
 
+from autotune.faults import brief, is_the_machines
 from autotune.measure import GivenUp, Report, Verdict
 from autotune.proof import Rejected
 from autotune.space import Space, Values, key
 from autotune.study import DETAIL, REJECTED, Search, ratio_of
+from codegen.errors import TuneInterrupted
 from codegen.tunables import Value, plain
-from codegen.tuned import Identity, Result
 
-FINALISTS = 3
+REJECTED_STATE, SLOW = "rejected", "slow"  # states of attempts
 
 
 class Evaluator(Protocol):
@@ -29,12 +31,12 @@ class Evaluator(Protocol):
         """What is known of a candidate after a short look. Raises Rejected or GivenUp."""
 
     def decide(self, values: Mapping[str, Value]) -> Verdict:
-        """The same after a long look. Raises Rejected."""
+        """The same after a long look. Raises Rejected, GivenUp, or Disturbed if others were at work meanwhile."""
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One trial that is done. state: "complete", "slow" (given up), "rejected". ratio: None if it was rejected."""
+    """One trial that is done. state: "complete", "slow" (given up), "rejected" (wrong; its ratio is None)."""
 
     values: Values
     state: str
@@ -76,59 +78,42 @@ def _try(search: Search, space: Space, evaluator: Evaluator, trial: Trial, value
     try:
         verdict = evaluator.evaluate(space.changed(values), report)
     except Rejected as error:
-        trial.set_user_attr(REJECTED, str(error))
+        why = brief(error)
+        trial.set_user_attr(REJECTED, why)
         search.study.tell(trial, state=TrialState.FAIL)
-        return Attempt(values, "rejected", None, str(error))
+        return Attempt(values, "rejected", None, why)
     except GivenUp as error:
         search.study.tell(trial, state=TrialState.PRUNED)
         return Attempt(values, "slow", None, str(error))
+    except Exception as error:
+        if not is_the_machines(error):
+            raise
+        with contextlib.suppress(Exception):  # the study may lie where there is no room either: it is an orphan then
+            search.study.tell(trial, state=TrialState.FAIL)
+        raise TuneInterrupted(kernel=space.kernel.name, detail=brief(error)) from error
     trial.set_user_attr(DETAIL, {**verdict.detail, "noise": min(verdict.noise, 10.0)})
     search.study.tell(trial, verdict.ratio)
     return Attempt(values, "complete", verdict.ratio)
 
 
 def attempts(search: Search) -> Iterator[Attempt]:
-    """Everything that anybody has tried, in order."""
+    """Everything that anybody has tried, in order. Raises StudyDamaged."""
+    with search.reading():
+        yield from list(_attempts(search))
+
+
+def _attempts(search: Search) -> Iterator[Attempt]:
+    refused = search.refused()
     for trial in search.tried().values():
         values = search.values(trial)
         if values is None or trial.state is TrialState.RUNNING:
             continue
-        if REJECTED in trial.user_attrs:
+        if key(values) in refused:
+            state, why = refused[key(values)]
+            yield Attempt(values, state, trial.value if state == SLOW else None, why)
+        elif REJECTED in trial.user_attrs:
             yield Attempt(values, "rejected", None, trial.user_attrs[REJECTED])
         elif trial.state is TrialState.PRUNED:
             yield Attempt(values, "slow", ratio_of(trial))
         else:
             yield Attempt(values, "complete", trial.value)
-
-
-def conclude(
-    search: Search, space: Space, evaluator: Evaluator, identity: Identity, about: Mapping[str, Any]
-) -> Result:
-    """The result of a study: the best of its finalists, if one beats the untuned kernel by more than the noise."""
-    done = list(attempts(search))
-    finalists = sorted((a for a in done if a.ratio is not None and a.state == "complete"), key=lambda a: a.ratio or 1)
-    finalists = [attempt for attempt in finalists if space.changed(attempt.values)][:FINALISTS]
-    verdicts: list[tuple[Verdict, Values]] = []
-    lost: list[Attempt] = []
-    for attempt in finalists:
-        if attempt.ratio is not None and attempt.ratio >= 1:
-            continue
-        try:
-            verdicts.append((evaluator.decide(space.changed(attempt.values)), space.changed(attempt.values)))
-        except Rejected as error:
-            lost.append(Attempt(attempt.values, "rejected", None, str(error)))
-    best = min(((v, values) for v, values in verdicts if v.wins), key=lambda item: item[0].ratio, default=None)
-    replaced = {key(attempt.values) for attempt in lost}
-    every = [attempt for attempt in done if key(attempt.values) not in replaced] + lost
-    detail = {**about, "trials": [attempt.plain() for attempt in every], "candidates": len(search.order)}
-    detail |= {"space": len(space), "explored": len(every)}
-    if best is None:
-        return Result(identity, {}, 1.0, evaluator.kind, {**detail, **_untuned(evaluator)})
-    verdict, values = best
-    return Result(identity, values, verdict.ratio, verdict.kind, {**detail, **verdict.detail, "noise": verdict.noise})
-
-
-def _untuned(evaluator: Evaluator) -> dict[str, Any]:
-    """Times of the untuned kernel against itself: how far the noise reaches."""
-    verdict = evaluator.decide({})
-    return {**verdict.detail, "noise": verdict.noise}

@@ -6,8 +6,8 @@ trials.
 
 Exhaustive: every candidate is proven and raced against the untuned kernel; the best few are raced again at length. The
 search gets a fresh study and `part` of as many trials, and its choice (the untuned values, if nothing wins) is raced
-against the exhaustive best in the same way, in turns. Prints the speed of the choice as a share of the best: 95 % is
-asked for.
+against the untuned kernel like the best few, one after the other. Prints the speed of the choice as a share of the
+best: 95 % is asked for.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from typing import Any
 
 import torch
 
+from autotune.finale import conclude
 from autotune.forge import Forge
 from autotune.measure import Bench
 from autotune.proof import Rejected
 from autotune.roofline import machine_here, working_set
 from autotune.space import Space, Values, key, space_of
 from autotune.study import Search, open_study
-from autotune.tune import conclude, run_trials
+from autotune.tune import run_trials
 from codegen.lower import lower
 from codegen.tuned import KEEP, identity
 from dsl import load_spec

@@ -18,6 +18,8 @@ from typing import Any
 
 import platformdirs
 
+from codegen.machine import cpu_fields, threads
+
 VARIABLE = "STEPFORGE_BENCH_HISTORY"
 DEFAULT = platformdirs.user_cache_path("stepforge") / "benchmarks.jsonl"
 LAST = 5  # entries whose median a run is compared with
@@ -82,15 +84,7 @@ def quiet(others: float) -> bool:
 
 def machine() -> str:
     """Processor and cores: what ratios may depend on."""
-    model = next((line.split(":", 1)[1].strip() for line in _cpuinfo() if line.startswith("model name")), "")
-    return f"{model or platform.machine()}, {len(os.sched_getaffinity(0))} cores"
-
-
-def _cpuinfo() -> list[str]:
-    try:
-        return Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return []
+    return f"{cpu_fields().get('model name') or platform.machine()}, {threads()} cores"
 
 
 def _runs(path: Path) -> Iterator[dict[str, Any]]:

@@ -54,7 +54,7 @@ class Entry:
 
 FAMILIES = (
     Family(SpecError, "Specs", "`dsl.load_spec`, `python -m dsl`, and every command that reads a spec"),
-    Family(CodegenError, "Building", "`python -m codegen`"),
+    Family(CodegenError, "Building", "`python -m codegen` and `python -m autotune`"),
     Family(RuntimeStateError, "Running", "the engine and `python -m runtime`"),
     Family(CpuBackendError, "Kernels on CPUs", "the CPU backend, when a kernel is compiled or launched"),
 )

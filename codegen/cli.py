@@ -25,10 +25,11 @@ from codegen.lower import TARGETS, lower
 from codegen.memory import memory_table, total_bytes
 from codegen.package import write_package
 from codegen.plan import Plan
-from codegen.predict import Assumptions, of_target, predict
+from codegen.predict import of_target, predict
 from codegen.predict import tables as predict_tables
 from codegen.tunables import plain
-from codegen.tuned import FREE, KEEP, RESULTS, Choice, ResultFile, Results, choose, data_folder, values_of
+from codegen.tuned import FREE, KEEP, Choice, choose, values_of
+from codegen.tuned_store import opened
 from dsl import ModelSpec, load_spec
 from dsl.errors import SpecError
 
@@ -151,7 +152,8 @@ def build(
         out.print(f"{name}: {len(entries)} kernels, {size / 1024:.0f} KiB of code, {spilled} bytes spilled")
     for name, (_, choices) in lowered.items():
         _say_what_is_tuned(name, choices)
-    out.print(f"{directory}: {written.files} files ({written.changed} changed) in {seconds:.1f} s")
+    said = f"{directory}: {written.files} files ({written.changed} changed) in {seconds:.1f} s"
+    out.print(said, markup=False, soft_wrap=True)
 
 
 def _lower(
@@ -160,28 +162,24 @@ def _lower(
     """The plan of a spec with the tuned values that are there, and what was taken for which kernel."""
     if untuned and tuned is not None:
         raise TunedUnusable(path=tuned, detail="--untuned asks for none; leave one of the two out")
-    source = None if untuned else _results(tuned)
+    source = None if untuned else opened(tuned)
     plan = lower(spec, target)
     choices = list(choose(plan, source, numerics))
     values = values_of(choices)
     return (lower(spec, target, values) if values else plan), choices
 
 
-def _results(tuned: Path | None) -> Results | ResultFile:
-    if tuned is None:
-        return Results(data_folder() / RESULTS)
-    inner = tuned / RESULTS
-    return Results(inner if inner.is_dir() else tuned) if tuned.is_dir() else ResultFile(tuned)
-
-
 def _say_what_is_tuned(target: str, choices: list[Choice]) -> None:
-    """One line of numbers, and one for each reason why kernels run untuned."""
+    """One line of numbers, and one for each reason why kernels were not tuned."""
     reasons: dict[str, list[str]] = defaultdict(list)
     for choice in choices:
         if choice.result is None:
             reasons[choice.why].append(choice.kernel)
-    taken = len(choices) - sum(map(len, reasons.values()))
-    out.print(f"{target}: {taken} of {len(choices)} kernels with tunables run as tuned", highlight=False)
+    tuned = sum(choice.result is not None and bool(choice.result.values) for choice in choices)
+    untuned = sum(map(len, reasons.values()))
+    kept = len(choices) - tuned - untuned
+    told = f"{tuned} run with tuned values, {kept} keep the defaults after a search, {untuned} are untuned"
+    out.print(f"{target}: of {len(choices)} kernels with tunables, {told}", highlight=False, soft_wrap=True)
     for why, kernels in reasons.items():
         names = ", ".join(kernels)
         out.print(f"  untuned ({why}): {names}", markup=False, highlight=False, soft_wrap=True)
@@ -317,7 +315,7 @@ def explain(
     out.print(_cost_table("by kernel", kernels, totals))
     out.print(_tuned_table(plan, choices))
     out.print(_memory(plan))
-    for table in predict_tables.tables(predictions, Assumptions()):
+    for table in predict_tables.tables(predictions):
         out.print(table)
 
 
@@ -380,7 +378,7 @@ def _tuned_table(plan: Plan, choices: list[Choice]) -> Table:
         kernel = plan.kernel(choice.kernel)
         values = [f"{t.name}={plain(kernel.chosen(t))}{'*' if t.name in kernel.tuned else ''}" for t in kernel.tunables]
         ratio = f", {choice.result.ratio:.2f} of the untuned time" if choice.result else ""
-        table.add_row(choice.kernel, escape(" ".join(values)), choice.why + ratio)
+        table.add_row(escape(choice.kernel), escape(" ".join(values)), escape(choice.why + ratio))
     return table
 
 

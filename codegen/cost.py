@@ -43,7 +43,7 @@ def launch_cost(plan: Plan, section: Section, launch: Launch, rows: int, count: 
     """Cost of one launch over `rows` rows."""
     named = {buffer.name: buffer for buffer in plan.buffers}
     buffers = [named[value] for _, value in launch.args if value in named]
-    template = plan.kernel(launch.kernel).template.removeprefix("kernels/").removesuffix(".py.j2")
+    template = plan.kernel(launch.kernel).template_name
     rule = FLOPS.get(template)
     flops = rule(plan, launch, rows, shape) if rule is not None else 0
     moved = sum(_moved(plan, buffer, rows, shape, template == "attention") for buffer in buffers)

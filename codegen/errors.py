@@ -17,6 +17,16 @@ class CodegenError(Exception):
         self.fields = fields
         super().__init__(coded(cut(printable(self.template.format(**fields), allowed="\n"), LONGEST), self.code))
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """As it is, so that a process may tell another: an exception would be made again of its message alone."""
+        return _again, (type(self), self.args, self.__dict__)
+
+
+def _again(cls: type[CodegenError], args: tuple[object, ...], state: dict[str, object]) -> CodegenError:
+    error = cls.__new__(cls, *args)
+    error.__dict__.update(state)
+    return error
+
 
 class UnsupportedOnTarget(CodegenError):
     """A valid spec asks for a size that the target's instructions cannot express."""
@@ -113,14 +123,51 @@ class UntunedWrong(CodegenError):
     """A kernel as it is built without tuning does not compute what it means: nothing can be tuned against it."""
 
     code = "tune-untuned-wrong"
-    template = "untuned kernel {kernel} in scene {scene}: {output} is off by {error} times what is tolerated"
+    template = (
+        "kernel {kernel} cannot be tuned, being wrong as it is built untuned: {detail}; look at a package of this "
+        "spec with `python -m codegen verify`, and tune others with --kernel"
+    )
 
 
 class StudyUnusable(CodegenError):
     """The folder or database of studies that autotune shares with others cannot be opened or written."""
 
     code = "tune-storage"
-    template = "studies in {place} cannot be used: {detail}"
+    template = (
+        "studies in {place} cannot be used: {detail}; mend that, or give another --storage: a folder that can be "
+        "written, or a database URL such as sqlite:///studies.sqlite"
+    )
+
+
+class StudyDamaged(CodegenError):
+    """What is known of a kernel's candidates is in a journal that no run of autotune can have written so."""
+
+    code = "tune-study-damaged"
+    template = "the study {path} is damaged: {detail}; it may be deleted, and the candidates are tried again"
+
+
+class TuneNotWritten(CodegenError):
+    """A file of autotune, such as a result, could not be written; what was there before is unchanged."""
+
+    code = "tune-not-written"
+    template = "{path} was not written: {detail}; mend that, or give another --folder"
+
+
+class TuneInterrupted(CodegenError):
+    """The machine, and not the candidate, made a trial fail: no room on the disk, no memory, no compiler."""
+
+    code = "tune-interrupted"
+    template = "a trial of {kernel} was cut short: {detail}; mend that, and the same command goes on with this trial"
+
+
+class NothingTuned(CodegenError):
+    """No result is there that a command of autotune asks for."""
+
+    code = "tune-no-results"
+    template = (
+        "{command}: no results{wanted} in {place}; `python -m autotune run SPEC` makes some, "
+        "`python -m autotune show` lists what is there"
+    )
 
 
 class BadTuning(CodegenError):

@@ -87,6 +87,11 @@ class Launching:
         return f"{OWN_OPTIONS}_{launch.kernel}" if launch.kernel in self.own_options else OPTIONS
 
 
+def row_tile(sizes: tuple[int, ...], rows: int) -> int:
+    """BLOCK_M of a kernel with these tiles: the smallest that covers the rows, else the largest; 0 without tiles."""
+    return next((size for size in sizes if size >= rows), max(sizes, default=0))
+
+
 def options_of(kernel: Kernel) -> dict[str, Any]:
     """Options of a kernel's launches, by name."""
     return {"num_warps": kernel.num_warps, **dict(kernel.options), "enable_fp_fusion": False}

@@ -20,7 +20,7 @@ from dsl.files import read_regular
 
 MANIFEST = "manifest.json"
 SPEC = "spec.json"
-MANIFEST_BYTES = 16 << 20
+MANIFEST_BYTES, SPEC_BYTES = 16 << 20, 16 << 20
 FORMAT = 1
 MARK = ".stepforge-building"
 SPEC_NAME = re.compile(r"[\w.+@=-]{1,200}")
@@ -84,6 +84,16 @@ def _spec_name(spec_path: str) -> str:
 def _spec_json(spec: ModelSpec) -> str:
     """The spec as JSON (infinity as `Infinity`), so that `verify` can run the reference beside the package."""
     return json.dumps(spec.model_dump(mode="python"), indent=1, sort_keys=True) + "\n"
+
+
+def spec_of(directory: Path) -> ModelSpec:
+    """The spec that `write_package` left in a package. Raises ValueError, in words, if there is none."""
+    try:
+        data = json.loads(read_regular(directory / SPEC, SPEC_BYTES))
+        return ModelSpec.model_validate(data, strict=False)
+    except (OSError, ValueError, RecursionError) as error:
+        what = f"{directory / SPEC} is not the spec of a package ({type(error).__name__}); build it again"
+        raise ValueError(what) from error
 
 
 def _manifest(plans: list[Plan], files: dict[str, str]) -> str:

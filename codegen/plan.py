@@ -94,6 +94,11 @@ class Kernel:
     options: tuple[tuple[str, int], ...] = ()
     tunables: tuple[Tunable, ...] = ()
 
+    @property
+    def template_name(self) -> str:
+        """The template, without folder and ending."""
+        return self.template.removeprefix("kernels/").removesuffix(".py.j2")
+
     def constant(self, name: str) -> Any:
         """The value of one constant."""
         return dict(self.constants)[name]
@@ -104,6 +109,11 @@ class Kernel:
         held |= dict(self.constants) | dict(self.options)
         value: Value = held[tunable.name]
         return value
+
+    @property
+    def is_tunable(self) -> bool:
+        """Whether there is another value that changes no bit."""
+        return any(len(tunable.values) > 1 and not tunable.changes_bits for tunable in self.tunables)
 
     @property
     def tuned(self) -> dict[str, Value]:

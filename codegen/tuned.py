@@ -1,36 +1,33 @@
 """Tuned values as data: what `python -m autotune` found, and which kernels of a plan it is for.
 
-A result is a JSON file named after the hash of its identity, so that processes and machines may share a folder
-without locks, and a killed one leaves whole results only. `build` reads them; nothing here measures.
+A result belongs to its identity: where that differs, it says nothing. `codegen/tuned_format.py` reads one out of JSON,
+`codegen/tuned_store.py` keeps them. `build` takes them; nothing here measures.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import platformdirs
 
 from codegen.aot import toolchain
 from codegen.aot_worker import device_functions_sha256
-from codegen.errors import TunedUnusable
+from codegen.errors import ToolchainUnusable
 from codegen.machine import device, last_level_cache
 from codegen.plan import Kernel, Plan, Role
 from codegen.render import kernel_text
 from codegen.tunables import NUM_WARPS, ROW_TILES, Value, plain
-from dsl.files import read_regular
 
 FORMAT = 1
-RESULTS = "results"  # below the data folder
-RESULT_BYTES, EXPORT_BYTES = 8 << 20, 256 << 20
+NOTHING_TO_TUNE = "nothing to tune without --numerics free"
 KEEP, FREE = "keep", "free"  # numerics: only what changes no bit, or everything
-MEASURED, PREDICTED = "measured", "predicted"
+MEASURED, PREDICTED = "measured", "predicted"  # kinds of results; PREDICTED is their device, too
 
 
 def data_folder() -> Path:
@@ -43,7 +40,8 @@ class Identity:
     """What a result is for.
 
     source: hash of the untuned kernel's text and of the device functions; shape: its constants. workload: sizes that
-    the kernel is launched with. device, toolchain: where and with what it was measured or compiled.
+    the kernel is launched with. device, toolchain: where and with what it was measured or compiled; what a model says
+    of a GPU has the device PREDICTED.
     """
 
     kernel: str
@@ -84,37 +82,32 @@ class Result:
         return {**asdict(self), "values": values, "identity": asdict(self.identity), "format": FORMAT}
 
 
-def read_result(data: Any) -> Result:
-    """A result out of JSON. Raises KeyError, TypeError or ValueError if it is none."""
-    if data["format"] != FORMAT:
-        raise ValueError(f"format {data['format']} is not {FORMAT}")
-    named = data["identity"]
-    words = ("kernel", "source", "target", "numerics", "device", "toolchain")
-    about: dict[str, Any] = {name: _text(named[name]) for name in words}
-    about |= {name: tuple((_text(k), v) for k, v in named[name]) for name in ("shape", "workload")}
-    values = {_text(name): _value(value) for name, value in data["values"].items()}
-    kind = data["kind"]
-    if kind not in (MEASURED, PREDICTED):
-        raise ValueError(f"kind {kind!r}")
-    return Result(Identity(**about), values, float(data["ratio"]), kind, dict(data["detail"]))
+def current(results: Iterable[Result]) -> set[Identity]:
+    """Identities of those results whose kernels are compiled here, today, as they were then."""
+    identities = [result.identity for result in results]
+    today = {target: _toolchain_or_nothing(target) for target in {found.target for found in identities}}
+    return {found for found in identities if found.toolchain == today[found.target]}
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
-    return value
+def _toolchain_or_nothing(target: str) -> str:
+    try:
+        return _toolchain(target)
+    except ToolchainUnusable:
+        return ""
 
 
-def _value(value: Any) -> Value:
-    if type(value) is int:
-        return value
-    if isinstance(value, list) and all(type(item) is int for item in value):
-        return tuple(value)
-    raise TypeError(f"{value!r} is no value of a tunable")
+def _toolchain(target: str) -> str:
+    return hashlib.sha256(toolchain(target).encode()).hexdigest()
 
 
-def identity(plan: Plan, kernel: Kernel, numerics: str = KEEP) -> Identity:
-    """Of an untuned kernel instance on this machine."""
+def devices(target: str) -> tuple[str, ...]:
+    """What results for a target may belong to here: this device, and for a GPU, here or not, the model's word."""
+    here = device(target)
+    return ((here,) if here else ()) + (() if target == "cpu" else (PREDICTED,))
+
+
+def identity(plan: Plan, kernel: Kernel, numerics: str = KEEP, where: str | None = None) -> Identity:
+    """Of an untuned kernel instance on this machine. where: one of `devices`; the first without one."""
     named = {tunable.name for tunable in kernel.tunables}
     text = kernel_text(kernel) + device_functions_sha256()
     limits, weights = plan.limits, sum(buffer.bytes for buffer in plan.buffers if buffer.role is Role.WEIGHT)
@@ -131,63 +124,19 @@ def identity(plan: Plan, kernel: Kernel, numerics: str = KEEP) -> Identity:
         workload=tuple(workload.items()),
         target=plan.target,
         numerics=numerics,
-        device=device(plan.target),
-        toolchain=hashlib.sha256(toolchain(plan.target).encode()).hexdigest(),
+        device=where or devices(plan.target)[0],
+        toolchain=_toolchain(plan.target),
     )
 
 
-class Results:
-    """Results in a folder, one file each."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+class Source(Protocol):
+    """Where results are looked up: `codegen.tuned_store` has a folder and a file."""
 
     def find(self, wanted: Identity) -> Result | None:
-        """The result of exactly this identity."""
-        return _read(self.folder / f"{wanted.digest}.json")
+        """The result of an identity, or what may stand in for it."""
 
     def all(self) -> list[Result]:
-        """Every whole result, by kernel and target."""
-        found = filter(None, map(_read, self.folder.glob("*.json")))
-        return sorted(
-            found, key=lambda result: (result.identity.target, result.identity.kernel, result.identity.digest)
-        )
-
-    def write(self, result: Result) -> None:
-        """Store a result in place of an earlier one, whole or not at all."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        partial = self.folder / f".{result.identity.digest}.{os.getpid()}.partial"
-        partial.write_text(json.dumps(result.plain(), indent=1, sort_keys=True) + "\n")
-        partial.replace(self.folder / f"{result.identity.digest}.json")
-
-
-class ResultFile:
-    """Results that somebody exported, perhaps on another machine: one JSON file."""
-
-    def __init__(self, path: Path) -> None:
-        """Read the file. Raises TunedUnusable."""
-        try:
-            data = json.loads(read_regular(path, EXPORT_BYTES))
-            self._results = [read_result(item) for item in data["results"]]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise TunedUnusable(path=path, detail=f"it is no file of `autotune export` ({error})") from error
-
-    def all(self) -> list[Result]:
-        """Every result, in the file's order."""
-        return self._results
-
-    def find(self, wanted: Identity) -> Result | None:
-        """The result of this identity, else one of the same kernel on another machine or workload."""
-        like = [result for result in self._results if result.identity.like(wanted)]
-        return next((result for result in like if result.identity == wanted), like[0] if like else None)
-
-
-def _read(path: Path) -> Result | None:
-    """A result, or None if there is none or it is damaged: the kernel then runs untuned."""
-    try:
-        return read_result(json.loads(read_regular(path, RESULT_BYTES)))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None
+        """Every result."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +155,7 @@ class Choice:
         return {"kernel": self.kernel, "values": values, "kind": kind, "ratio": ratio, "why": self.why}
 
 
-def choose(plan: Plan, source: Results | ResultFile | None, numerics: str = KEEP) -> Iterator[Choice]:
+def choose(plan: Plan, source: Source | None, numerics: str = KEEP) -> Iterator[Choice]:
     """For each kernel of an untuned plan with tunables, what `source` has. Nothing is taken that a kernel refuses."""
     every: list[Result] | None = None
     for kernel in plan.kernels:
@@ -215,11 +164,16 @@ def choose(plan: Plan, source: Results | ResultFile | None, numerics: str = KEEP
         if source is None:
             yield Choice(kernel.name, None, "tuning is off")
             continue
-        wanted = [identity(plan, kernel, mode) for mode in ((FREE, KEEP) if numerics == FREE else (KEEP,))]
+        modes = (FREE, KEEP) if numerics == FREE else (KEEP,)
+        wanted = [identity(plan, kernel, mode, here) for mode in modes for here in devices(plan.target)]
         found = next(filter(None, map(source.find, wanted)), None)
         if found is None and every is None:
             every = source.all()
-        refused = _refused(kernel, found, numerics) if found else _missing(every or (), wanted[-1])
+        if found is None:
+            idle = numerics != FREE and not kernel.is_tunable
+            yield Choice(kernel.name, None, NOTHING_TO_TUNE if idle else _missing(every or (), wanted[0]))
+            continue
+        refused = _refused(kernel, found, numerics)
         yield Choice(kernel.name, None if refused else found, refused or _origin(found, wanted))
 
 
@@ -234,10 +188,12 @@ def _refused(kernel: Kernel, result: Result, numerics: str) -> str:
     return ""
 
 
-def _origin(result: Result | None, wanted: list[Identity]) -> str:
-    assert result is not None
-    here = result.identity in wanted
-    return result.kind if here else f"{result.kind} on {result.identity.device}, or for another workload or toolchain"
+def _origin(result: Result, wanted: list[Identity]) -> str:
+    """Where values are from; a file's may be of another machine."""
+    if result.identity in wanted:
+        return result.kind
+    where = "" if result.kind == PREDICTED else f" on {result.identity.device}"
+    return f"{result.kind}{where}, or for another workload or toolchain"
 
 
 def _missing(results: Iterable[Result], wanted: Identity) -> str:

@@ -16,6 +16,16 @@ class RuntimeStateError(Exception):
         self.fields = fields
         super().__init__(f"{_cut(_printable(self.template.format(**fields)))} [{self.code}]")
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """As it is, so that a process may tell another: an exception would be made again of its message alone."""
+        return _again, (type(self), self.args, self.__dict__)
+
+
+def _again(cls: type[RuntimeStateError], args: tuple[object, ...], state: dict[str, object]) -> RuntimeStateError:
+    error = cls.__new__(cls, *args)
+    error.__dict__.update(state)
+    return error
+
 
 def _printable(text: str) -> str:
     """Text on one line, as a terminal or a log may show it: whatever a file or a name says, nothing in it acts."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from benchmarks.machine import Usage, UsageClock
+from runtime.bench.usage import Usage, UsageClock
 
 from .figures import ASKS, Figure, times_as_fast, value_of
 from .models import OPENVINO

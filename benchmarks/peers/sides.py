@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from benchmarks.machine import peak_bytes
+from runtime.bench.usage import peak_bytes
 
 from .figures import NEW, PROMPT, Answer, Ask
 

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from benchmarks import history, prepared
-from benchmarks.machine import UsageClock
+from runtime.bench.usage import UsageClock
 from runtime.cpu import set_num_threads
 
 Run = Callable[[], object]

@@ -165,7 +165,7 @@ def _aliases(subject: Subject) -> Breach:
 
 
 def _displaced(subject: Subject, step: _Step) -> Breach:
-    template = template_name(subject.kernels[step.launch.kernel])
+    template = subject.kernels[step.launch.kernel].template_name
     stored = {access.parameter for access in step.found if access.store}
     for name in sorted(stored & {access.parameter for access in step.found if not access.store}):
         places = {access.offset: access.text for access in step.found if access.parameter == name}
@@ -238,11 +238,6 @@ def _differences(subject: Subject, one: str, other: str) -> Iterator[str]:
 def _free(kernel: Kernel) -> set[str]:
     """Tunables that change neither bits nor a layout: kernels that compute the same function may differ in them."""
     return {tunable.name for tunable in kernel.tunables if not tunable.changes_bits and not tunable.lays_out}
-
-
-def template_name(kernel: Kernel) -> str:
-    """The template of a kernel, without folder and ending."""
-    return kernel.template.removeprefix("kernels/").removesuffix(".py.j2")
 
 
 KERNEL_RULES: tuple[Callable[[Subject], Breach], ...] = (_signatures, _offsets, _aliases, _lifetimes, _agreements)

@@ -79,3 +79,9 @@ ACCELERATORS = {
 def of_target(target: str) -> tuple[Accelerator, ...]:
     """The GPUs that run a target's kernels; none of `cpu`."""
     return tuple(accelerator for accelerator in ACCELERATORS.values() if accelerator.target == target)
+
+
+def called(target: str, name: str) -> Accelerator:
+    """That of a target which the driver's name, as `NVIDIA H200`, speaks of; the first one if it speaks of none."""
+    every = of_target(target)
+    return next((accelerator for accelerator in every if accelerator.name in name), every[0])

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from codegen.cost import Cost, Shape, launch_cost, step_sections
+from codegen.launching import row_tile
 from codegen.plan import Kernel, Launch, Plan
 from codegen.predict.accelerators import Accelerator
 
@@ -60,9 +61,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A step on one GPU."""
+    """A step on one GPU, as far as `assumptions` hold."""
 
     accelerator: Accelerator
+    assumptions: Assumptions
     parts: tuple[Part, ...]
 
     @property
@@ -97,7 +99,7 @@ class Prediction:
 def predict(plan: Plan, shape: Shape, accelerator: Accelerator, assumptions: Assumptions | None = None) -> Prediction:
     """The step of `plan`, which must be one of the accelerator's target, at `shape`."""
     assumed = assumptions or Assumptions()
-    return Prediction(accelerator, tuple(_parts(plan, shape, accelerator, assumed)))
+    return Prediction(accelerator, assumed, tuple(_parts(plan, shape, accelerator, assumed)))
 
 
 def layer_kind(layer: str) -> str:
@@ -141,16 +143,16 @@ def _seconds(
 
 def _rate(kernel: Kernel, accelerator: Accelerator) -> float:
     """Operations per second of what the kernel computes with."""
-    if _template(kernel) in INT8_TENSOR_CORES:
+    if kernel.template_name in INT8_TENSOR_CORES:
         return accelerator.int8
-    return accelerator.bf16 if _template(kernel) in TENSOR_CORES else accelerator.fp32
+    return accelerator.bf16 if kernel.template_name in TENSOR_CORES else accelerator.fp32
 
 
 def _executed(kernel: Kernel, flops: int, rows: int) -> float:
     """Operations that run: a dot takes whole row tiles, however few rows there are."""
-    if _template(kernel) not in TILED:
+    if kernel.template_name not in TILED:
         return flops
-    tile = next((size for size in kernel.row_tiles if size >= rows), kernel.row_tiles[-1])
+    tile = row_tile(kernel.row_tiles, rows)
     return flops / rows * (-(-rows // tile) * tile)
 
 
@@ -160,16 +162,11 @@ def count_programs(plan: Plan, launch: Launch, rows: int, shape: Shape) -> int:
     symbols = {"rows": rows, "bucket": shape.bucket}
     for symbol, of in (("row_blocks", rows), ("slot_blocks", max(1, rows // shape.bucket))):
         if symbol in launch.grid:
-            tile = next((size for size in tiles if size >= of), tiles[-1])
-            symbols[symbol] = -(-of // tile)
+            symbols[symbol] = -(-of // row_tile(tiles, of))
     programs = 1
     for size in launch.grid:
         programs *= symbols[size] if isinstance(size, str) else size
     return programs
-
-
-def _template(kernel: Kernel) -> str:
-    return kernel.template.removeprefix("kernels/").removesuffix(".py.j2")
 
 
 def _added(parts: tuple[Part, ...] | list[Part]) -> dict[Bound, float]:

@@ -13,11 +13,15 @@ from codegen.predict.step import Assumptions, Bound, Prediction, bound_of
 MARK = "predicted, never measured"
 
 
-def tables(predictions: Sequence[Prediction], assumptions: Assumptions) -> Iterator[Table]:
-    """By section and by kind of layer, a pair of columns for each GPU; nothing without predictions."""
+def tables(predictions: Sequence[Prediction]) -> Iterator[Table]:
+    """By section and by kind of layer, a pair of columns for each GPU; nothing without predictions.
+
+    All of them are under the same assumptions, which are the caption.
+    """
     if not predictions:
         return
-    yield _table("by section", [found.by_section() for found in predictions], predictions, _caption(assumptions))
+    (assumed,) = {found.assumptions for found in predictions}
+    yield _table("by section", [found.by_section() for found in predictions], predictions, _caption(assumed))
     yield _table("by kind of layer", [found.by_layer() for found in predictions], predictions, None)
 
 
@@ -30,7 +34,7 @@ def as_json(prediction: Prediction) -> dict[str, Any]:
         "by_bound_us": _micro(prediction.by_bound()),
         "sections": {name: _entry(seconds) for name, seconds in prediction.by_section().items()},
         "layers": {name: _entry(seconds) for name, seconds in prediction.by_layer().items()},
-        "assumptions": asdict(Assumptions()),
+        "assumptions": asdict(prediction.assumptions),
         "source": prediction.accelerator.source,
     }
 

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from pydantic import ValidationError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from codegen.package import SPEC
+from codegen.package import spec_of
 from codegen.verify.cases import Case, grid, junction
 from codegen.verify.content import Content, Part, live_content, parts
 from codegen.verify.errors import CannotVerify
 from codegen.verify.modes import Answers, Mode, Session, Trace, poisoner
 from codegen.verify.probe import Replay
 from dsl import ModelSpec
-from dsl.files import read_regular
 from dsl.reference.weights import random_weights
 from runtime.engine import Engine
 from runtime.executor import Phase
@@ -29,7 +26,6 @@ from runtime.tokenizer import ByteTokenizer
 from runtime.weights import check_weights, open_weights
 
 MOST_THREADS = 8
-SPEC_BYTES = 16 << 20
 COLD = Mode("cold", eager=True, drafting=True, prefill_chunk=1, one_thread=True)
 
 
@@ -193,11 +189,9 @@ def extension(case: Case) -> int:
 def read_spec(directory: Path) -> ModelSpec:
     """The spec that `build` left in the package. Raises CannotVerify."""
     try:
-        data = json.loads(read_regular(directory / SPEC, SPEC_BYTES))
-        return ModelSpec.model_validate(data, strict=False)
-    except (OSError, ValueError, ValidationError, RecursionError) as error:
-        detail = f"{directory / SPEC} is not the spec of a package ({type(error).__name__}); build it again"
-        raise CannotVerify(detail=detail) from error
+        return spec_of(directory)
+    except ValueError as error:
+        raise CannotVerify(detail=error) from error
 
 
 def read_weights(package: Package, spec: ModelSpec, path: Path | None, seed: int) -> tuple[dict[str, Tensor], str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,17 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import Result as Ran
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from autotune.cli import app
 from codegen.cli import app as codegen_app
+from codegen.tuned import Result as Found
+from codegen.tuned_store import Results, export
 from dsl import ModelSpec
 
 KERNEL, OTHER = "mamba2_conv_step_32x4_50", "lookup_drafts"
+BUSY = ("--busy", 99)  # tests run beside others
 runner = CliRunner()
 
 
@@ -39,7 +44,7 @@ def tuned(spec_file: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
     """A folder with the results of two small kernels, and what the run said."""
     folder = tmp_path_factory.mktemp("tuned")
     kernels = ("--kernel", KERNEL, "--kernel", OTHER)
-    ran = autotune("run", spec_file, "--budget", "20s", "--trials", 3, *kernels, "--folder", folder, "--json")
+    ran = autotune("run", spec_file, "--budget", "20s", "--trials", 3, *kernels, *BUSY, "--folder", folder, "--json")
     return folder, json.loads(ran.stdout)
 
 
@@ -57,7 +62,7 @@ def test_a_run_gives_a_result_for_every_kernel_that_it_was_asked_for(tuned: tupl
 
 def test_a_second_run_goes_on_where_the_first_stopped(tuned: tuple[Path, dict[str, Any]], spec_file: Path) -> None:
     folder = tuned[0]
-    ran = autotune("run", spec_file, "--trials", 2, "--kernel", OTHER, "--folder", folder, "--json")
+    ran = autotune("run", spec_file, "--trials", 2, "--kernel", OTHER, *BUSY, "--folder", folder, "--json")
     (result,) = json.loads(ran.stdout)["results"]
     assert len(result["detail"]["trials"]) == 5
 
@@ -98,7 +103,7 @@ def test_results_can_be_carried_to_another_folder_and_compared(
     file.write_text(json.dumps(changed))
     found = json.loads(autotune("diff", folder, file, "--json", code=1).stdout)["changed"]
     assert [row["kernel"] for row in found] == [changed["results"][0]["identity"]["kernel"]]
-    assert "1 of 2 kernels differ" in autotune("diff", folder, file, code=1).stdout
+    assert "1 of 2 results differ" in autotune("diff", folder, file, code=1).stdout
 
 
 def test_tables_show_the_plain_step(tuned: tuple[Path, dict[str, Any]]) -> None:
@@ -107,6 +112,90 @@ def test_tables_show_the_plain_step(tuned: tuple[Path, dict[str, Any]]) -> None:
     shown = autotune("show", "--folder", folder).stdout
     for result in json.loads(autotune("show", "--folder", folder, "--json").stdout)["results"]:
         assert f"decode {result['detail']['scenes']['decode']['tuned'] * 1e6:.1f}" in shown
+
+
+def results_in(folder: Path) -> list[Found]:
+    return Results(folder / "results").all()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"device": "another"}, {"workload": (("max_slots", 9),)}, {"source": "another"}, {"numerics": "free"}],
+)
+def test_results_of_different_things_are_never_compared_with_each_other(
+    tuned: tuple[Path, dict[str, Any]], tmp_path: Path, changed: dict[str, Any]
+) -> None:
+    """Kernels of two models, devices or workloads have the same name."""
+    found = results_in(tuned[0])
+    moved = replace(found[0], values={}, identity=replace(found[0].identity, **changed))
+    (tmp_path / "one").write_text(export([found[0], moved]))
+    (tmp_path / "other").write_text(export([found[0], replace(moved, values={"BLOCK_T": 8})]))
+    compared = json.loads(autotune("diff", tmp_path / "one", tmp_path / "other", "--json", code=1).stdout)
+    assert compared["same"] == 1
+    (row,) = compared["changed"]
+    assert (row["one"], row["other"]) == ({}, {"BLOCK_T": 8})
+    (tmp_path / "other").write_text(export([moved]))
+    compared = json.loads(autotune("diff", tmp_path / "one", tmp_path / "other", "--json", code=1).stdout)
+    assert compared["same"] == 1
+    assert [row["other"] for row in compared["changed"]] == [None]
+
+
+def test_of_several_toolchains_todays_is_compared_and_others_are_marked(
+    tuned: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    found = results_in(tuned[0])[0]
+    old = replace(found, values={"BLOCK_T": 8}, identity=replace(found.identity, toolchain="an older one"))
+    for number, order in enumerate(([found, old], [old, found])):
+        (tmp_path / f"{number}").write_text(export(order))
+        compared = json.loads(autotune("diff", tmp_path / f"{number}", tuned[0], "--json", code=1).stdout)
+        assert compared["same"] == 1, "today's values are those of the other side"
+        assert [row["one"] for row in compared["changed"]] == [None], "the other kernel, which only one side has"
+    shown = autotune("show", "--folder", tmp_path / "0").stdout
+    assert shown.count("other toolchain") == 1
+    assert "other toolchain" not in autotune("show", "--folder", tuned[0]).stdout
+    listed = json.loads(autotune("show", "--folder", tmp_path / "0", "--json").stdout)["results"]
+    assert [result["current"] for result in listed] == [True, False]
+    autotune("report", "--folder", tmp_path / "0", "-o", tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text().count("Of another toolchain") == 1
+
+
+@pytest.mark.parametrize("command", ["show", "export", "report"])
+def test_a_file_of_results_is_shown_as_a_folder_is(
+    tuned: tuple[Path, dict[str, Any]], tmp_path: Path, command: str
+) -> None:
+    autotune("export", "--folder", tuned[0], "-o", tmp_path / "all.json")
+    said = []
+    for folder in (tuned[0], tmp_path / "all.json"):
+        output = () if command == "show" else ("-o", tmp_path / "output")
+        said.append((autotune(command, "--folder", folder, *output, "--json").stdout, content(tmp_path / "output")))
+    assert said[0] == said[1]
+    assert "a file of" in " ".join(autotune(command, "--help").output.replace("│", " ").split())
+
+
+def content(path: Path) -> bytes:
+    return path.read_bytes() if path.exists() else b""
+
+
+@pytest.mark.parametrize("place", ["a file", "below a file", "a device"])
+def test_an_import_to_where_nothing_can_be_written_says_so(
+    tuned: tuple[Path, dict[str, Any]], tmp_path: Path, place: str
+) -> None:
+    autotune("export", "--folder", tuned[0], "-o", tmp_path / "all.json")
+    (tmp_path / "file").write_text("")
+    folder = {"a file": tmp_path / "file", "below a file": tmp_path / "file" / "x", "a device": Path("/dev/null")}[
+        place
+    ]
+    said = autotune("import", tmp_path / "all.json", "--folder", folder, code=2).output
+    assert "was not written" in said and "[tune-not-written]" in said
+
+
+def test_what_is_missing_is_said_and_how_to_make_it(tmp_path: Path) -> None:
+    said = autotune(
+        "export", "-o", tmp_path / "x", "--folder", tmp_path, "--target", "cuda:90", "--kernel", "k", code=2
+    )
+    told = " ".join(said.output.split())
+    assert f"no results for cuda:90 of k in {tmp_path}" in told
+    assert "`python -m autotune run SPEC` makes some" in told
 
 
 class Links(HTMLParser):
@@ -143,8 +232,8 @@ def test_the_page_stands_alone_and_shows_every_kernel(tuned: tuple[Path, dict[st
         (("run", "SPEC", "--target", "cuda:7"), "lowering-unknown-target"),
         (("run", "SPEC", "--storage", "nosuchdb://x"), "tune-storage"),
         (("run", "EMPTY"), "tune-option"),
-        (("export", "-o", "x.json", "--folder", "EMPTY"), "tune-option"),
-        (("report", "-o", "x.html", "--folder", "EMPTY"), "tune-option"),
+        (("export", "-o", "x.json", "--folder", "EMPTY"), "tune-no-results"),
+        (("report", "-o", "x.html", "--folder", "EMPTY"), "tune-no-results"),
         (("import", "SPEC"), "tuned-file"),
         (("diff", "SPEC", "EMPTY"), "tuned-file"),
         (("show", "--folder", "EMPTY/none"), "tuned-file"),
@@ -159,8 +248,31 @@ def test_a_mistake_is_one_message_with_a_code(
     assert f"[{code}]" in autotune(*given, code=2).output
 
 
+PROMISES = {
+    "run": ("on one thread, two and all", "free: also try what changes bits", "still decided", "was killed goes on"),
+    "show": ("--folder", "or a file of export", "how many candidates were rejected", "are marked"),
+    "export": ("or a file of export", "import on another machine or codegen build --tuned FILE"),
+    "import": ("stays if it is better", "replaces nothing"),
+    "diff": ("the same kernel, workload, device and numerics", "Exit code 1"),
+    "report": ("or a file of export", "time against roofline"),
+}
+
+
+def help_of(*command: str) -> str:
+    """Help as one line without boxes."""
+    shown = CliRunner(env={"COLUMNS": "200"}).invoke(app, [*command, "--help"], color=False).output
+    return " ".join(shown.replace("│", " ").split())
+
+
 def test_every_command_explains_itself() -> None:
-    for command in ("run", "show", "export", "import", "diff", "report"):
-        text = autotune(command, "--help").output
+    commands = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
+    assert set(PROMISES) == commands
+    for command, promises in PROMISES.items():
+        text = help_of(command)
         assert "--json" in text
-        assert len(text) > 300
+        for promise in promises:
+            assert promise in text, f"{command} --help does not say {promise!r}: {text}"
+        parameters = get_command(app).commands[command].params  # type: ignore[attr-defined]
+        unexplained = [parameter.name for parameter in parameters if not getattr(parameter, "help", "")]
+        assert not unexplained, f"{command} --help says nothing of {unexplained}"
+    assert "unless --numerics free" in help_of()

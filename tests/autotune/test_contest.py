@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from autotune.arena import PER_LAYER
-from autotune.contest import Contest, Timed
+from autotune.contest import SPARE, Contest, Timed
 from autotune.forge import Forge
 from autotune.measure import Bench, GivenUp, Verdict
 from autotune.proof import Judge
@@ -19,6 +19,7 @@ from autotune.scenes import timed_scenes
 from autotune.space import HOPELESS, Machine, key, space_of
 from autotune.surrogate import Surrogate
 from codegen.lower import lower
+from codegen.lower.targets import pads_little
 from codegen.tuned import FREE, KEEP
 from dsl import ModelSpec
 
@@ -127,3 +128,11 @@ def test_the_surrogate_puts_factors_together(tiny: ModelSpec) -> None:
     best = surrogate.ranked(known)[0]
     assert (best["BLOCK_N"], best["prefetch_bytes"]) == (32, 512)
     assert best["row_tiles"] != (1, 2)
+
+
+def test_the_memory_of_a_buffer_holds_it_in_every_layout() -> None:
+    """The largest paddings that are allowed of N and of K, together: no candidate gets other memory than the rest."""
+    blocks = (16, 32, 64, 128, 256, 512)
+    worst = max(-(-n // block) * block / n for n in range(16, 4096) for block in blocks if pads_little(n, block))
+    assert 1.12 < worst <= 1.125
+    assert SPARE - 1 < 16 * worst**2 <= SPARE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -11,19 +12,22 @@ from typing import Any
 import pytest
 import torch
 
+from autotune import proof
 from autotune.contest import Contest
+from autotune.finale import conclude
 from autotune.forge import Forge
 from autotune.measure import Bench
 from autotune.proof import Judge, Rejected
 from autotune.space import Machine, space_of
 from autotune.study import Search, open_study
-from autotune.tune import attempts, conclude, run_trials
-from codegen.errors import UntunedWrong
+from autotune.tune import attempts, run_trials
+from codegen.errors import TuneNotWritten, UntunedWrong
 from codegen.plan import Kernel
 from codegen.render import kernel_text
 from codegen.tunables import Value
 from codegen.tuned import FREE, KEEP, identity
 from dsl import ModelSpec
+from runtime.cpu import get_num_threads
 
 CPU = torch.device("cpu")
 MATMUL = "matmul_256x1160"
@@ -131,7 +135,7 @@ def test_a_racy_candidate_is_rejected_though_one_thread_gets_it_right(planted: P
         ("tl.store(p_y, acc, mask=m_y)", "tl.store(p_y, acc, mask=o_n[None, :] < N)", r"y\[\d+\]"),
         ("tl.store(p_y, acc, mask=m_y)", "tl.store(p_y, acc + 0 * i_n, mask=m_y & (i_n < 15))", r"y\[\d+\] is nan"),
         ("        m_y =", "        tl.store(p_w, tl.load(p_w) + 1.0)\n        m_y =", "it wrote into the weights w"),
-        ("b_w = tl.load(p_w", "b_w = tl.no_such_thing(p_w", "it cannot be compiled or launched"),
+        ("b_w = tl.load(p_w", "b_w = tl.no_such_thing(p_w", "it cannot be compiled or launched: at .*no_such_thing"),
     ],
     ids=["rows that are not there", "a panel is left out", "weights", "does not compile"],
 )
@@ -148,8 +152,82 @@ def test_an_untuned_kernel_that_is_wrong_is_an_error_and_not_the_measure(tiny: M
         folder,
         lambda kernel: kernel_text(kernel).replace("tl.store(p_y, acc,", "tl.store(p_y, acc * 1.01,"),
     )
-    with pytest.raises(UntunedWrong, match=r"matmul_256x1160 in scene decode: y is off by"):
+    with pytest.raises(UntunedWrong, match=r"matmul_256x1160 cannot be tuned.* in scene decode, y is off by"):
         Judge(forge, MATMUL, CPU, KEEP)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "        tl.store(p_y, acc, mask=m_y)\n",
+            "        tl.store(y + o_m[:, None] * N + (o_n + BLOCK_N)[None, :], acc * 0.0, "
+            "mask=(o_m[:, None] < rows) & ((o_n + BLOCK_N)[None, :] < N))\n"
+            "        tl.store(p_y, acc, mask=m_y)\n",
+            r"cpu-data-race|race",
+        ),
+        ("b_w = tl.load(p_w", "b_w = tl.no_such_thing(p_w", "no_such_thing"),
+    ],
+    ids=["racy", "does not compile"],
+)
+def test_an_untuned_kernel_goes_through_what_candidates_go_through(
+    tiny: ModelSpec, folder: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, message: str
+) -> None:
+    """What PyTorch would not tell, for one thread gets it right: the checker does, before anything is tuned."""
+
+    def text(kernel: Kernel) -> str:
+        assert kernel.name != MATMUL or old in kernel_text(kernel)
+        return kernel_text(kernel).replace(old, new)
+
+    monkeypatch.setattr(Judge, "_threads", lambda self: (1,))
+    monkeypatch.setattr(Judge, "_compare_with_meaning", lambda *_: None)
+    with pytest.raises(UntunedWrong, match=f"{MATMUL} cannot be tuned.*({message})"):
+        Judge(Forge(tiny, "cpu", folder, text), MATMUL, CPU, KEEP)
+
+
+def test_candidates_run_on_one_thread_on_two_and_on_all(
+    tiny: ModelSpec, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proof, "threads", lambda: 5)
+    forge, seen, before = Forge(tiny, "cpu", folder), list[int](), get_num_threads()
+    judge = Judge(forge, "rms_norm_256", CPU, KEEP)
+    run = judge._run
+
+    def watched(*arguments: Any) -> dict[str, torch.Tensor]:
+        seen.append(get_num_threads())
+        return run(*arguments)
+
+    monkeypatch.setattr(judge, "_run", watched)
+    judge.prove(forge.candidate("rms_norm_256", {}))
+    assert Counter(seen) == dict.fromkeys((1, 2, 5), proof.RUNS_PER_THREADS * len(judge.scenes))
+    assert get_num_threads() == before
+
+
+@pytest.mark.parametrize("error", [RuntimeError(), RuntimeError("\n"), ValueError("a\nb")])
+def test_an_error_of_few_words_rejects_as_others_do(
+    tiny: ModelSpec, folder: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    bench = bench_of(Forge(tiny, "cpu", folder), "rms_norm_256")
+    monkeypatch.setattr(bench.judge, "prove", raising(error))
+    with pytest.raises(Rejected, match=r"launched: (RuntimeError\(.*\)|a)$"):
+        bench._proven({})
+
+
+def test_what_the_machine_is_at_fault_for_rejects_nobody(
+    tiny: ModelSpec, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = bench_of(Forge(tiny, "cpu", folder), "rms_norm_256")
+    for error in (OSError(28, "No space left on device"), MemoryError(), TuneNotWritten(path="x", detail="full")):
+        monkeypatch.setattr(bench.judge, "prove", raising(error))
+        with pytest.raises(type(error)):
+            bench._proven({})
+
+
+def raising(error: Exception) -> Callable[..., None]:
+    def fail(*_: object) -> None:
+        raise error
+
+    return fail
 
 
 def test_poison_is_put_only_where_a_kernel_does_not_read(tiny: ModelSpec, folder: Path) -> None:

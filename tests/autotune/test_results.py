@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from codegen.errors import TunedUnusable
+from codegen import tuned
+from codegen.errors import ToolchainUnusable, TunedUnusable
 from codegen.lower import lower
 from codegen.plan import Plan
-from codegen.tuned import FREE, KEEP, MEASURED, Result, ResultFile, Results, choose, identity, values_of
+from codegen.tuned import FREE, KEEP, MEASURED, Result, choose, current, identity, values_of
+from codegen.tuned_store import ResultFile, Results
 from dsl import ModelSpec
 
 NAME = "matmul_256x1160"
@@ -41,6 +43,35 @@ def test_a_stored_result_comes_back_as_it_was(result: Result, tmp_path: Path) ->
     assert results.all() == [result]
     results.write(replace(result, ratio=0.7))
     assert [found.ratio for found in results.all()] == [0.7]
+
+
+def test_a_result_is_found_by_what_it_says_and_not_by_the_name_of_its_file(result: Result, tmp_path: Path) -> None:
+    results = Results(tmp_path)
+    other = replace(result.identity, device="another processor")
+    results.write(result)
+    results.path(result.identity).rename(results.path(other))
+    assert results.find(other) is None
+    assert results.find(result.identity) is None
+    assert results.all() == [result]
+
+
+def test_a_result_that_nobody_could_read_again_is_not_written(result: Result, tmp_path: Path) -> None:
+    trial = {"values": {}, "state": "rejected", "ratio": None, "why": "x" * 4000}
+    for wrong in (replace(result, detail={"trials": [trial] * 3000}), replace(result, ratio=float("nan"))):
+        with pytest.raises(ValueError, match=r"at most|finite"):
+            Results(tmp_path).write(wrong)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_results_of_todays_toolchain_are_told_from_others(result: Result, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = replace(result, identity=replace(result.identity, toolchain="old"))
+    assert current([result, old]) == {result.identity}
+
+    def missing(target: str) -> str:
+        raise ToolchainUnusable(target=target, detail="no compiler")
+
+    monkeypatch.setattr(tuned, "toolchain", missing)
+    assert current([result, old]) == set()
 
 
 def test_an_identity_is_the_kernels_text_shape_workload_device_and_versions(tiny: ModelSpec, plan: Plan) -> None:
@@ -82,7 +113,7 @@ def test_a_damaged_result_is_none(result: Result, tmp_path: Path, damage: object
     assert results.find(result.identity) is None
     export = tmp_path / "export"
     export.write_text(json.dumps({"results": [data]}))
-    with pytest.raises(TunedUnusable, match="no file of `autotune export`"):
+    with pytest.raises(TunedUnusable, match="is none that `autotune export` writes"):
         ResultFile(export)
 
 

@@ -16,9 +16,10 @@ import pytest
 from optuna.distributions import CategoricalDistribution
 from optuna.trial import TrialState
 
+from autotune.finale import conclude
 from autotune.space import Space, key
 from autotune.study import OWNER, Search, open_study
-from autotune.tune import attempts, conclude, run_trials
+from autotune.tune import attempts, run_trials
 from codegen.errors import StudyUnusable
 from codegen.plan import Plan
 from codegen.tuned import identity

@@ -1,4 +1,4 @@
-"""`python -m tests.hostile`: mutated specs, weights, packages and checkpoint files, and what becomes of them."""
+"""`python -m tests.hostile`: mutated specs, weights, packages, checkpoints, tuned results; what becomes of them."""
 
 from __future__ import annotations
 

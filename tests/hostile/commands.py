@@ -62,9 +62,37 @@ CODEGEN: dict[str, tuple[tuple[str, ...], str]] = {
     "more drafts than there are": (("explain", SPEC, "--drafts", "99"), "explain-shape"),
     "a bucket of thirty digits": (("explain", SPEC, "--bucket", MANY), "explain-shape"),
     "a context beyond the spec's": (("explain", SPEC, "--context", MANY), "explain-shape"),
+    "tuned values of a long name": (("explain", SPEC, "--tuned", "x" * 5000), "tuned-file"),
+    "tuned values from a fifo": (("explain", SPEC, "--tuned", "{fifo}"), "tuned-file"),
     "no package to verify": (("verify", "{folder}"), "package-not-found"),
     "a fifo to verify": (("verify", "{fifo}"), "package-not-found"),
     "a code nobody knows": (("errors", "\x1b[2J"), "unknown-code"),
+    "a command nobody knows": (("eval", "x"), "usage"),
+}
+AUTOTUNE: dict[str, tuple[tuple[str, ...], str]] = {
+    "results from a fifo": (("import", "{fifo}", "--folder", "{folder}"), "tuned-file"),
+    "results from an endless device": (("import", "/dev/zero", "--folder", "{folder}"), "tuned-file"),
+    "results of a long name": (("show", "--folder", "x" * 5000), "tuned-file"),
+    "results in a fifo": (("show", "--folder", "{fifo}"), "tuned-file"),
+    "a fifo compared": (("diff", "{folder}", "{fifo}"), "tuned-file"),
+    "nothing to export": (("export", "-o", "{folder}/x", "--folder", "{folder}"), "tune-no-results"),
+    "nothing to report": (
+        ("report", "-o", "{folder}/x", "--folder", "{folder}", "--kernel", "\x1b"),
+        "tune-no-results",
+    ),
+    "a budget without end": (("run", SPEC, "--budget", "inf", "--folder", "{folder}"), "tune-option"),
+    "a budget in other digits": (("run", SPEC, "--budget", "\u0661", "--folder", "{folder}"), "tune-option"),
+    "a budget of 400 digits": (("run", SPEC, "--budget", "9" * 400, "--folder", "{folder}"), "tune-option"),
+    "a spec of a long name": (("run", "x" * 5000), "spec-unreadable-file"),
+    "a folder that is no package": (("run", "{folder}"), "tune-option"),
+    "a target that is a path": (
+        ("run", SPEC, "--target", "../../x", "--folder", "{folder}"),
+        "lowering-unknown-target",
+    ),
+    "a kernel that clears the screen": (("run", SPEC, "--kernel", "\x1b[2J", "--folder", "{folder}"), "tune-option"),
+    "studies in a device": (("run", SPEC, "--storage", "/dev/null/x", "--folder", "{folder}"), "tune-storage"),
+    "studies in a database nobody knows": (("run", SPEC, "--storage", "x://", "--folder", "{folder}"), "tune-storage"),
+    "no trials": (("run", SPEC, "--trials", "0", "--folder", "{folder}"), "usage"),
     "a command nobody knows": (("eval", "x"), "usage"),
 }
 DSL: dict[str, tuple[tuple[str, ...], str]] = {

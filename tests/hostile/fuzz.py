@@ -11,7 +11,7 @@ from random import Random
 from time import perf_counter
 
 from tests.hostile.subject import make_good
-from tests.hostile.surfaces import Checkpoints, Packages, Specs, Surface, Weights
+from tests.hostile.surfaces import Checkpoints, Packages, Specs, Surface, Tuned, Weights
 from tests.hostile.watch import Hang, within
 
 SECONDS = 10.0  # for one input
@@ -40,7 +40,7 @@ class Tally:
 def fuzz(folder: Path, mutations: int, seed: int, progress: Callable[[int], None] = lambda done: None) -> Tally:
     """Feed `mutations` inputs; `folder` is an empty one for scratch files."""
     good = make_good(folder)
-    surfaces: list[Surface] = [Specs(), Weights(good), Packages(good), Checkpoints(good)]
+    surfaces: list[Surface] = [Specs(), Weights(good), Packages(good), Checkpoints(good), Tuned()]
     scratch = folder / "scratch"
     scratch.mkdir()
     tally = Tally()

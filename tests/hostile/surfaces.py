@@ -10,19 +10,27 @@ import hashlib
 import json
 import re
 import sys
+from io import StringIO
 from math import prod
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 import yaml
+from rich.console import Console
 from safetensors.torch import load
 from typer.testing import CliRunner
 
+from autotune.compare import differences
+from autotune.report import page
+from autotune.tables import difference_table, results_table
 from codegen.cli import app as codegen_app
-from codegen.errors import CodegenError
+from codegen.errors import CodegenError, TunedUnusable
 from codegen.lower import lower
 from codegen.render import render_package
+from codegen.tuned import choose, current
+from codegen.tuned_store import ResultFile, Results, export
 from dsl.errors import MAX_LISTED, InvalidSpec
 from dsl.loader import load_spec
 from runtime.checked import integer, items
@@ -32,9 +40,11 @@ from runtime.errors import CheckpointFileError, RuntimeStateError
 from runtime.package import open_package
 from runtime.safetensors_header import BITS
 from runtime.weights import check_weights, open_weights, read_sources
+from tests.cpu.engine.toys import toy_spec
 from tests.cpu.tiers.images import LAYOUT, image_of
 from tests.hostile.checkpoints import CHECKPOINTS, resealed
 from tests.hostile.mutate import mutated, restructured
+from tests.hostile.results import ODD, RESULTS, good_results
 from tests.hostile.specs import ROOT, SPECS
 from tests.hostile.subject import Good
 from tests.hostile.weights import WEIGHTS, joined, split
@@ -238,6 +248,44 @@ class Packages:
             manifest = json.loads(self.files["manifest.json"])
             manifest["files"][name] = hashlib.sha256(content).hexdigest()
             (self.folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+class Tuned:
+    """Files of tuned results: refused, or shown, compared, stored and chosen from without harm."""
+
+    name, share = "tuned", 0.1
+
+    def __init__(self) -> None:
+        self.good, self.plan = good_results(), lower(toy_spec(), "cpu")
+        self.seeds = [self.good, *(data for make in (RESULTS | ODD).values() if len(data := make()) < LARGEST_SEED)]
+        self.tree = json.loads(self.good)
+
+    def draw(self, random: Random) -> bytes:
+        """Half of them are changed in structure."""
+        if random.random() < 0.5:
+            return mutated(random.choice((self.good, random.choice(self.seeds))), self.seeds, random)
+        return json.dumps(restructured(self.tree, random)).encode()
+
+    def feed(self, path: Path, data: bytes, number: int) -> Codes:
+        """Read it; what is taken goes through everything that is done with results."""
+        try:
+            file = ResultFile(path)
+        except TunedUnusable as error:
+            one_line(error)
+            return [error.code]
+        found, console = file.all(), Console(file=StringIO(), width=120, emoji=False)
+        console.print(results_table("x", found, current(found)))
+        console.print(difference_table("x", differences(found, found[:1]), "one", "other"))
+        assert "<script" not in page(found, current(found))
+        for choice in choose(self.plan, file):
+            json.dumps(choice.plain())
+        with TemporaryDirectory() as folder:
+            for result in found:
+                Results(Path(folder)).write(result)
+                assert Results(Path(folder)).find(result.identity) == result
+        path.write_text(export(found))
+        assert ResultFile(path).all() == found
+        return ["accepted"]
 
 
 class Checkpoints:

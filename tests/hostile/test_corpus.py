@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from autotune.cli import app as autotune_app
 from codegen.cli import app as codegen_app
 from dsl import files as dsl_files
 from dsl.cli import app as dsl_app
@@ -27,10 +28,11 @@ from runtime.package import open_package
 from runtime.weights import check_weights, open_weights
 from tests.cpu.tiers.images import LAYOUT
 from tests.hostile.checkpoints import CHECKPOINTS
-from tests.hostile.commands import CODEGEN, DSL, RUNTIME, SPEC_NAMES
+from tests.hostile.commands import AUTOTUNE, CODEGEN, DSL, RUNTIME, SPEC_NAMES
 from tests.hostile.outputs import OUTPUTS
 from tests.hostile.packages import PACKAGES
 from tests.hostile.places import PLACES, fifo
+from tests.hostile.results import RESULTS
 from tests.hostile.specs import GOOD, SPECS
 from tests.hostile.subject import Good, make_good
 from tests.hostile.watch import within
@@ -69,7 +71,7 @@ def refused(app: Any, arguments: list[str], code: str) -> str:
 
 
 def test_the_corpus_is_large_enough() -> None:
-    corpora = (SPECS, WEIGHTS, PACKAGES, OUTPUTS, CHECKPOINTS, RUNTIME, CODEGEN, DSL)
+    corpora = (SPECS, WEIGHTS, PACKAGES, OUTPUTS, CHECKPOINTS, RESULTS, RUNTIME, CODEGEN, AUTOTUNE, DSL)
     assert sum(map(len, corpora)) >= 250
 
 
@@ -166,6 +168,7 @@ def test_the_spec_in_a_package(good: Good, content: bytes, tmp_path: Path) -> No
 
     sealed("spec.json", content)(package)
     refused(codegen_app, ["verify", str(package)], "verify-refused")
+    refused(autotune_app, ["run", str(package)], "tune-option")
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
@@ -218,6 +221,12 @@ def test_command_lines_of_runtime(good: Good, name: str, tmp_path: Path) -> None
 def test_command_lines_of_codegen(name: str, tmp_path: Path) -> None:
     arguments, code = CODEGEN[name]
     run_refused(codegen_app, arguments, code, tmp_path)
+
+
+@pytest.mark.parametrize("name", AUTOTUNE)
+def test_command_lines_of_autotune(name: str, tmp_path: Path) -> None:
+    arguments, code = AUTOTUNE[name]
+    run_refused(autotune_app, arguments, code, tmp_path)
 
 
 @pytest.mark.parametrize("name", DSL)

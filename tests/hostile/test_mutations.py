@@ -17,7 +17,7 @@ MUTATIONS = 400
 
 def test_mutated_inputs_are_accepted_or_refused_by_the_catalogue(tmp_path: Path) -> None:
     tally = fuzz(tmp_path, MUTATIONS, seed=1)
-    assert sum(tally.inputs.values()) == MUTATIONS and len(tally.inputs) == 4
+    assert sum(tally.inputs.values()) == MUTATIONS and len(tally.inputs) == 5
     assert not tally.findings, [(finding.surface, finding.input, finding.what) for finding in tally.findings]
     assert {surface for surface, code in tally.codes if code != "accepted"} == set(tally.inputs)
 

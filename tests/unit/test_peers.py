@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks.machine import UsageClock
 from benchmarks.peers import __main__ as peers
 from benchmarks.peers import report, rounds
 from benchmarks.peers.figures import ASKS, NEW, PROMPT, Answer, Ask, Figure, times_as_fast, value_of
 from benchmarks.peers.models import BEST, MODELS, OPENVINO, PEERS, SHARE, VLLM
 from benchmarks.peers.rounds import Samples, measure
 from benchmarks.peers.sides import WORKERS, SideFailed, Worker
+from runtime.bench.usage import UsageClock
 
 MODEL = MODELS["smollm2-135m"]
 GIGABYTE = 1_000_000_000

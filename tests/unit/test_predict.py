@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from codegen.lower import TARGETS, lower
 from codegen.plan import Plan
 from codegen.predict import ACCELERATORS, Assumptions, Bound, of_target, predict
 from codegen.predict.step import count_programs
+from codegen.predict.tables import as_json, tables
 from dsl import ModelSpec, load_spec
 from tests.strategies import specs
 
@@ -133,6 +134,14 @@ def test_explain_predicts_for_the_gpus_of_a_target(target: str, gpus: list[str] 
         assert found["step_us"] == pytest.approx(sum(found["by_bound_us"].values()))
         assert found["step_us"] == pytest.approx(sum(section["us"] for section in found["sections"].values()))
         assert {"verify", "drafter", "draft_token"} <= set(found["sections"])
+
+
+def test_a_prediction_tells_the_assumptions_that_it_was_made_with(plan: Plan) -> None:
+    assumed = Assumptions(bandwidth_share=0.5, launch_seconds=3e-6)
+    found = predict(plan, Shape(), of_target(plan.target)[0], assumed)
+    assert as_json(found)["assumptions"] == asdict(assumed) != asdict(Assumptions())
+    caption = str(next(tables([found])).caption)
+    assert "50% of the data sheet's bandwidth" in caption and "3 µs per launch" in caption
 
 
 def test_tables_say_that_nothing_was_measured() -> None:
