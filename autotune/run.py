@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,7 @@ class Progress:
     trial: Callable[[str, Attempt], None] = lambda name, attempt: None
     missed: Callable[[str], None] = lambda name: None
     warn: Callable[[str], None] = lambda text: None
+    begun: Callable[[], None] = lambda: None  # of the kernel at hand, once its study is open
 
 
 Helpers = Callable[[str, Order, float], list[Future[None]]]
@@ -190,13 +192,15 @@ def run(task: Task, seconds: float, progress: Progress | None = None) -> Iterato
             until = time.monotonic() + remaining * min(1.0, part / left)
             left = max(1e-9, left - part)
             order = session.space(name).promising(session.machine)
-            progress.kernel(name, number, len(parts), len(order))
+            begun = partial(progress.kernel, name, number, len(parts), len(order))
             if time.monotonic() >= until:
                 progress.missed(name)
                 continue
             before = results.find(session.identity(name))
             try:
-                result = _tune_or_set_aside(session, name, order, until, progress, helpers, before)
+                result = _tune_or_set_aside(
+                    session, name, order, until, replace(progress, begun=begun), helpers, before
+                )
             except Disturbed as error:
                 progress.warn(f"{name} is not decided: {error}; run again when the machine is idle, or with --busy")
                 continue
@@ -249,7 +253,9 @@ def _tune(
     before: Result | None,
 ) -> Result | None:
     """The result of a kernel, None if nothing was tried. before: the one that is stored."""
-    space, search, evaluator = session.space(name), session.search(name, order), session.evaluator(name)
+    space, search = session.space(name), session.search(name, order)
+    progress.begun()
+    evaluator = session.evaluator(name)
     helping = helpers(name, order, until)
     run_trials(search, space, evaluator, until, lambda attempt: progress.trial(name, attempt), session.task.trials)
     for future in helping:

@@ -94,7 +94,7 @@ def test_a_run_with_the_gpu_shares_no_study_with_one_without(
     """Else the candidates of the one would be tried already for the other."""
     studies, seen = [], []
     monkeypatch.setattr(run, "open_study", lambda place, name, seed: studies.append(name))
-    monkeypatch.setattr(run, "Search", lambda study, space, order: None)
+    monkeypatch.setattr(run, "Search", lambda study, space, order, where: None)
     for name in (None, H100, H200):
         on(monkeypatch, name)
         session = Session(Task(tiny, TARGET, tmp_path, str(tmp_path)))
