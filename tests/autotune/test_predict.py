@@ -68,7 +68,7 @@ def test_an_untuned_kernel_that_breaks_a_rule_of_inspect_is_named(tiny: ModelSpe
             "panel_operand(b_w, BLOCK_K, BLOCK_N)", "panel_operand(b_w, BLOCK_K, BLOCK_N).to(tl.float16)"
         )  # fmt: skip
 
-    with pytest.raises(UntunedWrong, match=rf"{MATMUL} cannot be tuned.*bf16 operands are meant"):
+    with pytest.raises(UntunedWrong, match=rf"{MATMUL} cannot be tuned.*bf16 or int8 operands are meant"):
         Model(Forge(tiny, "cuda:90", folder, text), MATMUL, folder / "compiled", KEEP)
 
 
