@@ -220,10 +220,13 @@ def _selected(results: list[Result], target: str | None, kernels: list[str] | No
     return [result for result in found if not kernels or result.identity.kernel in kernels]
 
 
-def _some(command: str, folder: Path | None, target: str | None, kernels: list[str] | None) -> list[Result]:
-    """The results that a command asks for. Raises BadTuning if there are none."""
-    found = _selected(opened(folder).all(), target, kernels)
-    if not found:
+def _some(
+    command: str, folder: Path | None, target: str | None, kernels: list[str] | None, *, empty: bool = False
+) -> list[Result]:
+    """The results that a command asks for. Raises NothingTuned if none fits; empty: not if none is there at all."""
+    every = opened(folder).all()
+    found = _selected(every, target, kernels)
+    if not found and (every or not empty):
         asked = [f" for {target}"] if target else []
         asked += [f" of {' or '.join(kernels)}"] if kernels else []
         raise NothingTuned(command=command, wanted="".join(asked), place=folder or data_folder())
@@ -237,8 +240,7 @@ def show(folder: Place = None, target: OnlyTarget = None, kernel: Kernels = None
     Results of another compiler, backend or Triton than today's are marked, for no build here takes them by itself.
     """
     with user_errors():
-        every = opened(folder).all()
-        found = _some("show", folder, target, kernel) if every else []
+        found = _some("show", folder, target, kernel, empty=True)
     today = current(found)
     if as_json:
         print(json.dumps({"results": [result.plain() | {"current": result.identity in today} for result in found]}))

@@ -13,8 +13,8 @@ from autotune.faults import brief, is_the_machines
 from autotune.measure import GivenUp, Verdict
 from autotune.proof import Rejected, untuned
 from autotune.space import Space, Values, key
-from autotune.study import Search
-from autotune.tune import REJECTED_STATE, SLOW, Attempt, Evaluator, attempts
+from autotune.study import Search, State
+from autotune.tune import Attempt, Evaluator, attempts
 from codegen.errors import TuneInterrupted
 from codegen.tuned import Identity, Result
 
@@ -78,14 +78,16 @@ class Finale:
     def _before(self, done: list[Attempt]) -> Values:
         """What the stored result differs from the defaults in, if it may win at all."""
         values = self.space.read(self.stored.values) if self.stored else None
-        out = {key(attempt.values) for attempt in done if attempt.state == REJECTED_STATE} | set(self.search.refused())
+        out = {key(attempt.values) for attempt in done if attempt.state is State.REJECTED} | set(self.search.refused())
         return {} if values is None or key(values) in out else self.space.changed(values)
 
     def _finalists(self, done: list[Attempt], before: Values) -> Iterator[tuple[str, tuple[Verdict, Values]]]:
         """Verdicts of a first race, by key: the stored values', and those of the first FINALISTS that are right."""
         if before and (verdict := self._raced(before, True)) is not None:
             yield key(before), (verdict, before)
-        faster = [(a.ratio, a.values) for a in done if a.state == "complete" and a.ratio is not None and a.ratio < 1]
+        faster = [
+            (a.ratio, a.values) for a in done if a.state is State.COMPLETE and a.ratio is not None and a.ratio < 1
+        ]
         given = 0
         for _, full in sorted(faster, key=lambda entry: entry[0]):
             values = self.space.changed(full)
@@ -101,10 +103,10 @@ class Finale:
         try:
             return self.evaluator.decide(values)
         except Rejected as error:
-            self.search.refuse(self.space.default | values, REJECTED_STATE, brief(error))
+            self.search.refuse(self.space.default | values, State.REJECTED, brief(error))
         except GivenUp as error:
             if not won_before:
-                self.search.refuse(self.space.default | values, SLOW, brief(error))
+                self.search.refuse(self.space.default | values, State.SLOW, brief(error))
         return None
 
     def _holds(self, first: tuple[Verdict, Values] | None, before: Values) -> bool:

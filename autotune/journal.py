@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock
@@ -19,8 +17,8 @@ JOURNAL_BYTES = 256 << 20
 class _Lock:
     """A lock of the system's, as optuna wants one: a process that is killed lets go of it."""
 
-    def __init__(self, path: str) -> None:
-        self._lock = FileLock(path)
+    def __init__(self, lock: FileLock) -> None:
+        self._lock = lock
 
     def acquire(self) -> bool:
         """Wait for the lock."""
@@ -40,27 +38,21 @@ def journal(folder: Path, name: str) -> Path:
 def open_journal(path: Path) -> JournalStorage:
     """A journal, made if it is new. Raises OSError where none can be, ValueError where something else is."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = _Lock(f"{path}.lock")
-    with _held(lock):
+    with _lock(path):
         _mend(path)
-    return JournalStorage(JournalFileBackend(str(path), lock_obj=lock))  # type: ignore[arg-type]
+    return JournalStorage(JournalFileBackend(str(path), lock_obj=_Lock(_lock(path))))  # type: ignore[arg-type]
 
 
 def set_aside(path: Path) -> Path:
     """Move a damaged journal, or what lies in its place, out of the way. Returns where it is now. Raises OSError."""
     aside = path.with_name(path.name + ".damaged")
-    with _held(_Lock(f"{path}.lock")):
+    with _lock(path):
         os.replace(path, aside)
     return aside
 
 
-@contextmanager
-def _held(lock: _Lock) -> Iterator[None]:
-    lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
+def _lock(path: Path) -> FileLock:
+    return FileLock(f"{path}.lock")
 
 
 def _mend(path: Path) -> None:

@@ -36,7 +36,7 @@ from codegen.errors import StudyDamaged, StudyUnusable, TuneNotWritten
 from codegen.lower import lower
 from codegen.machine import device
 from codegen.plan import Plan
-from codegen.predict.accelerators import called
+from codegen.predict.accelerators import by_driver_name
 from codegen.tuned import KEEP, PREDICTED, Identity, Result, identity
 from codegen.tuned_store import RESULTS, Results
 from dsl import ModelSpec
@@ -111,7 +111,7 @@ class Session:
         """What the roofline is drawn from."""
         if self.task.target == "cpu":
             return machine_here(working_set(self.plan))
-        gpu = called(self.task.target, device(self.task.target) or "")
+        gpu = by_driver_name(self.task.target, device(self.task.target) or "")
         return Machine(gpu.bandwidth, gpu.bf16, gpu.multiprocessors)
 
     def space(self, kernel: str) -> Space:
@@ -197,10 +197,9 @@ def run(task: Task, seconds: float, progress: Progress | None = None) -> Iterato
                 progress.missed(name)
                 continue
             before = results.find(session.identity(name))
+            tune = partial(_tune, session, name, order, until, replace(progress, begun=begun), helpers, before)
             try:
-                result = _tune_or_set_aside(
-                    session, name, order, until, replace(progress, begun=begun), helpers, before
-                )
+                result = _anew_if_damaged(tune, task, name, progress)
             except Disturbed as error:
                 progress.warn(f"{name} is not decided: {error}; run again when the machine is idle, or with --busy")
                 continue
@@ -219,20 +218,12 @@ def _explored(result: Result | None) -> float:
     return float(result.detail.get("explored", 0) / max(1, result.detail.get("candidates", 1)))
 
 
-def _tune_or_set_aside(
-    session: Session,
-    name: str,
-    order: Order,
-    until: float,
-    progress: Progress,
-    helpers: Helpers,
-    before: Result | None,
-) -> Result | None:
-    """As _tune, anew where a journal is damaged. Raises StudyDamaged for one in a database, or if that is no use."""
+def _anew_if_damaged(tune: Callable[[], Result | None], task: Task, name: str, progress: Progress) -> Result | None:
+    """tune(), once more if the journal is damaged. Raises StudyDamaged for one in a database, or if that is no use."""
     try:
-        return _tune(session, name, order, until, progress, helpers, before)
+        return tune()
     except StudyDamaged as error:
-        if is_database(session.task.storage):
+        if is_database(task.storage):
             raise
         path = Path(str(error.fields["path"]))
         try:
@@ -240,7 +231,7 @@ def _tune_or_set_aside(
         except OSError as reason:
             raise StudyUnusable(place=path, detail=brief(reason)) from reason
         progress.warn(f"{name} is begun anew: {error.fields['detail']}; its study lies in {aside} now, to be deleted")
-        return _tune(session, name, order, until, progress, helpers, before)
+        return tune()
 
 
 def _tune(

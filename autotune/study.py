@@ -13,6 +13,7 @@ import os
 import socket
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
+from enum import StrEnum
 from pathlib import Path
 
 import optuna
@@ -27,13 +28,20 @@ from autotune.surrogate import Surrogate
 from codegen.errors import StudyDamaged, StudyUnusable
 from codegen.tunables import plain
 
-OWNER, REJECTED, DETAIL = "owner", "rejected", "detail"
-STATES = ("rejected", "slow")  # in which a candidate is out
+OWNER, REJECTED, DETAIL = "owner", "rejected", "detail"  # attributes of trials
 REFUSED = "refused "  # of a study, before the key of a candidate: a finalist that was rejected
 WORKER = "worker "  # of a study: who has joined it
 STALE = timedelta(minutes=15)  # of a trial on another machine, or one that nobody has claimed
 REPEATS = 6  # asked for something new before the next one in order is taken
 TRIED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
+
+
+class State(StrEnum):
+    """What came of a candidate: SLOW is right but given up, REJECTED is wrong."""
+
+    COMPLETE = "complete"
+    SLOW = "slow"
+    REJECTED = "rejected"
 
 
 def open_study(place: str, name: str, seed: int = 0) -> optuna.Study:
@@ -174,15 +182,16 @@ class Search:
         ratios = {name: ratio for name, trial in tried.items() if (ratio := ratio_of(trial)) is not None}
         return next(values for values in self._surrogate.ranked(ratios) if key(values) in left)
 
-    def refuse(self, values: Values, state: str, why: str) -> None:
+    def refuse(self, values: Values, state: State, why: str) -> None:
         """Tell everybody that a candidate whose trial was fine was found wrong or slow in a longer look."""
         self.study.set_user_attr(REFUSED + key(values), [state, why])
 
-    def refused(self) -> dict[str, tuple[str, str]]:
+    def refused(self) -> dict[str, tuple[State, str]]:
         """State and reason of candidates that were refused, by their values."""
         named = self.study.user_attrs.items()
-        found = {name.removeprefix(REFUSED): tuple(told) for name, told in named if name.startswith(REFUSED)}
-        if not all(len(told) == 2 and told[0] in STATES and isinstance(told[1], str) for told in found.values()):
+        told = {name.removeprefix(REFUSED): entry for name, entry in named if name.startswith(REFUSED)}
+        found = {name: (State(state), why) for name, (state, why) in told.items()}
+        if not all(state is not State.COMPLETE and isinstance(why, str) for state, why in found.values()):
             raise ValueError("a candidate is refused for what is no reason")
         return found
 

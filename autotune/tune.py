@@ -15,11 +15,9 @@ from autotune.faults import brief, is_the_machines
 from autotune.measure import GivenUp, Report, Verdict
 from autotune.proof import Rejected
 from autotune.space import Space, Values, key
-from autotune.study import DETAIL, REJECTED, Search, ratio_of
+from autotune.study import DETAIL, REJECTED, Search, State, ratio_of
 from codegen.errors import TuneInterrupted
 from codegen.tunables import Value, plain
-
-REJECTED_STATE, SLOW = "rejected", "slow"  # states of attempts
 
 
 class Evaluator(Protocol):
@@ -36,10 +34,10 @@ class Evaluator(Protocol):
 
 @dataclass(frozen=True)
 class Attempt:
-    """One trial that is done. state: "complete", "slow" (given up), "rejected" (wrong; its ratio is None)."""
+    """One trial that is done. ratio: None of one that is rejected."""
 
     values: Values
-    state: str
+    state: State
     ratio: float | None
     why: str = ""
 
@@ -81,10 +79,10 @@ def _try(search: Search, space: Space, evaluator: Evaluator, trial: Trial, value
         why = brief(error)
         trial.set_user_attr(REJECTED, why)
         search.study.tell(trial, state=TrialState.FAIL)
-        return Attempt(values, "rejected", None, why)
+        return Attempt(values, State.REJECTED, None, why)
     except GivenUp as error:
         search.study.tell(trial, state=TrialState.PRUNED)
-        return Attempt(values, "slow", None, str(error))
+        return Attempt(values, State.SLOW, None, str(error))
     except Exception as error:
         if not is_the_machines(error):
             raise
@@ -93,7 +91,7 @@ def _try(search: Search, space: Space, evaluator: Evaluator, trial: Trial, value
         raise TuneInterrupted(kernel=space.kernel.name, detail=brief(error)) from error
     trial.set_user_attr(DETAIL, {**verdict.detail, "noise": min(verdict.noise, 10.0)})
     search.study.tell(trial, verdict.ratio)
-    return Attempt(values, "complete", verdict.ratio)
+    return Attempt(values, State.COMPLETE, verdict.ratio)
 
 
 def attempts(search: Search) -> Iterator[Attempt]:
@@ -110,10 +108,10 @@ def _attempts(search: Search) -> Iterator[Attempt]:
             continue
         if key(values) in refused:
             state, why = refused[key(values)]
-            yield Attempt(values, state, trial.value if state == SLOW else None, why)
+            yield Attempt(values, state, trial.value if state is State.SLOW else None, why)
         elif REJECTED in trial.user_attrs:
-            yield Attempt(values, "rejected", None, trial.user_attrs[REJECTED])
+            yield Attempt(values, State.REJECTED, None, trial.user_attrs[REJECTED])
         elif trial.state is TrialState.PRUNED:
-            yield Attempt(values, "slow", ratio_of(trial))
+            yield Attempt(values, State.SLOW, ratio_of(trial))
         else:
-            yield Attempt(values, "complete", trial.value)
+            yield Attempt(values, State.COMPLETE, trial.value)

@@ -208,17 +208,18 @@ class Scheduler:
 
     def _masked(self, seats: list[Seat], num_drafts: int, begins: bool = False) -> list[Seat]:
         """Those whose grammar has said what may come next, and those without one. begins: no draft is there yet."""
-        seats = seats[:]  # of which some may leave
-        for seat in seats:
-            if (matcher := seat.request.options.grammar) is not None:
-                try:
-                    with asking_grammar_of(seat.request.id):
-                        if begins and seat.request.pending:
-                            matcher.rollback(1)
-                        self.executor.mask(seat.slot, matcher, num_drafts)
-                except GrammarFailed as error:
-                    self._fail(seat, error)
-        return [seat for seat in seats if not seat.request.finished]
+        guided = [(seat, matcher) for seat in seats if (matcher := seat.request.options.grammar) is not None]
+        failed = []
+        for seat, matcher in guided:
+            try:
+                with asking_grammar_of(seat.request.id):
+                    if begins and seat.request.pending:
+                        matcher.rollback(1)
+                    self.executor.mask(seat.slot, matcher, num_drafts)
+            except GrammarFailed as error:
+                failed.append(seat)
+                self._fail(seat, error)
+        return [seat for seat in seats if seat not in failed] if failed else seats
 
     def _fail(self, seat: Seat, error: GrammarFailed) -> None:
         """End one request alone; nothing more of it is saved."""

@@ -52,21 +52,17 @@ def matmul_tile(b: Builder, kernel: str, n: int, k: int, *, exact: bool = False)
     return MatmulTile(block_n, block_k, -(-k // block_k) * block_k, chosen[ROW_TILES])
 
 
+def panel_kernel(b: Builder, template: str, name: str, n: int, k: int, tile: MatmulTile, **flags: bool) -> str:
+    """Name of a kernel that multiplies rows by weights in panels. flags: what else its template asks."""
+    sizes = {"N": n, "K": k, "K_PADDED": tile.k_padded, "BLOCK_N": tile.block_n, "BLOCK_K": tile.block_k}
+    return b.tiled_kernel(template, name, tile.row_tiles, **sizes, **flags)
+
+
 def matmul(b: Builder, x: str, w: str, y: str, n: int, k: int, *, layer: str, residual: bool = False) -> Launch:
     """`y = x w^T`, or `y += x w^T` on the residual stream."""
     name = matmul_name(n, k, residual)
     tile = matmul_tile(b, name, n, k)
-    kernel = b.tiled_kernel(
-        "matmul",
-        name,
-        tile.row_tiles,
-        N=n,
-        K=k,
-        K_PADDED=tile.k_padded,
-        BLOCK_N=tile.block_n,
-        BLOCK_K=tile.block_k,
-        residual=residual,
-    )
+    kernel = panel_kernel(b, "matmul", name, n, k, tile, residual=residual)
     grid = (-(-n // tile.block_n), b.target.row_blocks)
     note = f"{y} [rows, {n}] fp32" + (" +=" if residual else "")
     return launch(kernel, grid, layer, note, x=x, w=w, y=y, rows="rows")
@@ -83,16 +79,7 @@ def gated_mlp(b: Builder, prefix: str, stream: str, hidden_size: int, layer: str
     up = b.panel(f"{name}_up_proj", ((f"{prefix}.feed_forward.up_proj.weight", hidden_size),), d, tile)
     down = b.panel(f"{name}_down_proj", ((f"{prefix}.feed_forward.down_proj.weight", d),), hidden_size, down_tile)
     gated = b.scratch(f"gated_{hidden_size}", hidden_size, "bf16")
-    kernel = b.tiled_kernel(
-        "gated_matmul",
-        gated_name(hidden_size, d),
-        tile.row_tiles,
-        N=hidden_size,
-        K=d,
-        K_PADDED=tile.k_padded,
-        BLOCK_N=tile.block_n,
-        BLOCK_K=tile.block_k,
-    )
+    kernel = panel_kernel(b, "gated_matmul", gated_name(hidden_size, d), hidden_size, d, tile)
     grid = (-(-hidden_size // tile.block_n), b.target.row_blocks)
     note = f"{gated} [rows, {hidden_size}] bf16"
     return [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from codegen.lower.builder import Builder, block_d, launch
-from codegen.lower.common import matmul, matmul_tile, rms_norm
+from codegen.lower.common import matmul, matmul_tile, panel_kernel, rms_norm
 from codegen.lower.target_model import head_weight
 from codegen.plan import Launch, Role, Source
 from dsl.spec import MTPSpec
@@ -49,16 +49,7 @@ def _logits(b: Builder, rows: str, row_scale: str, vocab: int, d: int) -> Launch
     shape = (panels, tile.k_padded // QUAD, tile.block_n, QUAD)
     head = b.buffer("draft_head", shape, "int8", Role.WEIGHT, layout="int8_panel", sources=sources)
     scale = b.buffer("draft_head_scale", (vocab,), "fp32", Role.WEIGHT, layout="int8_scale", sources=sources)
-    kernel = b.tiled_kernel(
-        "draft_head",
-        name,
-        tile.row_tiles,
-        N=vocab,
-        K=d,
-        K_PADDED=tile.k_padded,
-        BLOCK_N=tile.block_n,
-        BLOCK_K=tile.block_k,
-    )
+    kernel = panel_kernel(b, "draft_head", name, vocab, d, tile)
     return launch(
         kernel,
         (panels, b.target.row_blocks),

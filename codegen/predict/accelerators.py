@@ -81,7 +81,7 @@ def of_target(target: str) -> tuple[Accelerator, ...]:
     return tuple(accelerator for accelerator in ACCELERATORS.values() if accelerator.target == target)
 
 
-def called(target: str, name: str) -> Accelerator:
+def by_driver_name(target: str, name: str) -> Accelerator:
     """That of a target which the driver's name, as `NVIDIA H200`, speaks of; the first one if it speaks of none."""
     every = of_target(target)
     return next((accelerator for accelerator in every if accelerator.name in name), every[0])

@@ -18,7 +18,7 @@ from codegen import machine
 from codegen.lower import lower
 from codegen.machine import gpu
 from codegen.plan import Plan
-from codegen.predict.accelerators import called
+from codegen.predict.accelerators import by_driver_name
 from codegen.tuned import MEASURED, PREDICTED, Result, choose, devices, identity
 from codegen.tuned_format import read_result
 from codegen.tuned_store import ResultFile, Results, export
@@ -167,6 +167,6 @@ def test_a_build_takes_what_was_measured_before_what_was_predicted(
 
 
 def test_a_gpu_has_the_rates_of_the_one_that_its_name_speaks_of() -> None:
-    assert called(TARGET, H100).name == "H100"
-    assert called(TARGET, H200).name == "H200"
-    assert called(TARGET, "NVIDIA Unheard").name == called(TARGET, "").name == "H100"
+    assert by_driver_name(TARGET, H100).name == "H100"
+    assert by_driver_name(TARGET, H200).name == "H200"
+    assert by_driver_name(TARGET, "NVIDIA Unheard").name == by_driver_name(TARGET, "").name == "H100"

@@ -16,7 +16,7 @@ from autotune.journal import JOURNAL_BYTES, journal, set_aside
 from autotune.measure import Verdict
 from autotune.run import Progress, Task, run
 from autotune.space import Space
-from autotune.study import Search, open_study
+from autotune.study import Search, State, open_study
 from autotune.tune import attempts, run_trials
 from codegen.errors import StudyDamaged, TuneInterrupted
 from codegen.plan import Plan
@@ -49,7 +49,7 @@ def good(space: Space, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     run_trials(search, space, Landscape(space), most=36)
     states = {attempt.state for attempt in attempts(search)}
     assert {"complete", "rejected"} <= states
-    search.refuse(space.default, "slow", "in batch")
+    search.refuse(space.default, State.SLOW, "in batch")
     return journal(folder, "study").read_bytes()
 
 

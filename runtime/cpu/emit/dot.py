@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ..analysis.affine import RUNTIME, is_positive_zero
 from ..analysis.liveness import accumulates_in_place
 from ..analysis.panel import GROUPS
-from ..analysis.placement import Place, is_packed, scaled_rows
+from ..analysis.placement import Place, scaled_rows
 from ..ttir.ir import Op, Value
 from .ctypes import c_type
 from .emitter import Emitter, emits
@@ -22,7 +22,7 @@ COLUMN_MULTIPLE = 16
 @dataclass(frozen=True)
 class PanelDot:
     """A product on panels. header: its C; run, pack: functions of it; group: elements along k that lie together;
-    unsigned: C type of one of them, as a part of 32 bits."""
+    unsigned: C type of one of them, as a part of 32 bits; starts: whether run is told what accumulators start from."""
 
     elem: str
     accumulator: str
@@ -30,6 +30,7 @@ class PanelDot:
     run: str
     pack: str
     unsigned: str
+    starts: bool
 
     @property
     def group(self) -> int:
@@ -37,13 +38,13 @@ class PanelDot:
 
 
 PANEL_DOTS = (
-    PanelDot("bf16", "f32", "dot_bf16.h", "cp_dot_panel", "cp_pack_panel", "uint16_t"),
-    PanelDot("i8", "i32", "dot_i8.h", "cp_dot_quads", "cp_pack_quads", "uint8_t"),
+    PanelDot("bf16", "f32", "dot_bf16.h", "cp_dot_panel", "cp_pack_panel", "uint16_t", starts=True),
+    PanelDot("i8", "i32", "dot_i8.h", "cp_dot_quads", "cp_pack_quads", "uint8_t", starts=False),
 )
 
 
 class Start(NamedTuple):
-    """What accumulators of bf16 products start from: the name of `enum cp_start`, and numbers that scale their rows."""
+    """What accumulators start from: the name of `enum cp_start`, and numbers that scale their rows."""
 
     kind: str = "CP_FROM_C"
     scale: str = "0"
@@ -80,10 +81,10 @@ def _accumulator(e: Emitter, op: Op) -> str:
     return e.names[op.result]
 
 
-def _panel_accumulator(e: Emitter, op: Op) -> tuple[str, Start]:
-    """The same of a product on panels; those of bf16 make zeros and scale rows of their accumulators by themselves."""
+def _panel_accumulator(e: Emitter, op: Op, form: PanelDot) -> tuple[str, Start]:
+    """The same of a product on panels; some make zeros and scale rows of their accumulators by themselves."""
     accumulator = op.operands[2]
-    if is_packed(op):
+    if form.starts:
         if is_positive_zero(accumulator):
             return e.allocate(op.result), Start("CP_FROM_ZERO")
         if (rows := scaled_rows(accumulator)) is not None and e.place[accumulator] is Place.INLINE:
@@ -172,11 +173,11 @@ def _dot_panel(e: Emitter, op: Op, form: PanelDot) -> None:
     left, right, _ = op.operands
     (rows, depth), columns = left.type.dims, right.type.dims[1]
     padded = max(columns, COLUMN_MULTIPLE)
-    target, start = _panel_accumulator(e, op)
+    target, start = _panel_accumulator(e, op, form)
     a, lda = _left(e, op, form)
     panel, stride = _panel(e, op, form, padded)
     operands = f"{-(-depth // form.group)}, {a}, {lda}, {panel}, {stride}"
-    begin = f", {start.kind}, {start.scale}" if is_packed(op) else ""
+    begin = f", {start.kind}, {start.scale}" if form.starts else ""
     if padded == columns:
         e.write(f"{form.run}({rows}, {columns}, {operands}, {target}, {columns}{begin});")
         return
