@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SETUP := $(VENV)/.setup
-# Measures what a busy neighbour does: nothing may run beside it.
-ALONE := tests/cpu/backend/test_contention.py
+# Measure what a busy neighbour does, and the gaps between ticks of a clock: nothing may run beside them.
+ALONE := tests/cpu/backend/test_contention.py tests/cpu/engine/test_front_loop.py
 
 .PHONY: setup demo test lint fast bench clean
 
@@ -26,7 +26,7 @@ fast: lint
 	$(BIN)/python -m pytest -q tests/unit tests/render/test_render.py
 
 test: lint
-	$(BIN)/python -m pytest -q -n 2 --ignore=$(ALONE)
+	$(BIN)/python -m pytest -q -n 2 $(addprefix --ignore=,$(ALONE))
 	$(BIN)/python -m pytest -q $(ALONE)
 
 # Ratios, kept and compared with the last runs; of one real size against the peers that STEPFORGE_PEER_* name.

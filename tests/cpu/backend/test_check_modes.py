@@ -14,15 +14,7 @@ from checked_kernels import copy_one, copy_rows, copy_up_to, found, overlapping,
 
 import runtime.cpu
 from codegen.catalogue import subclasses
-from runtime.cpu import (
-    BadArgument,
-    CpuBackendError,
-    OutOfBounds,
-    UninitialisedRead,
-    checked,
-    knobs,
-    poison,
-)
+from runtime.cpu import BadArgument, CpuBackendError, OutOfBounds, UninitialisedRead, checked, knobs, poison
 from runtime.cpu.checks import mode
 from runtime.cpu.errors import BadKnob
 from runtime.cpu.graph import HostGraph

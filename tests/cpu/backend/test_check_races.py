@@ -8,11 +8,7 @@ import triton
 import triton.language as tl
 from checked_kernels import copy_one, found, line, overlapping
 
-from runtime.cpu import (
-    DataRace,
-    LaneConflict,
-    checked,
-)
+from runtime.cpu import DataRace, LaneConflict, checked
 
 
 def test_two_programs_store_to_one_element() -> None:

@@ -9,11 +9,7 @@ import triton.language as tl
 from checked_kernels import copy_rows, copy_up_to, found, line, take
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from runtime.cpu import (
-    OffsetOverflow,
-    OutOfBounds,
-    checked,
-)
+from runtime.cpu import OffsetOverflow, OutOfBounds, checked
 from tests.cpu.fuzz import versions
 
 # ---- bounds

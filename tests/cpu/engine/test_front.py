@@ -1,4 +1,4 @@
-"""The asyncio front: the tokens of the engine, an event loop that never waits for a step, and ends that hang nobody."""
+"""The asyncio front: the tokens of the engine, and ends that hang nobody."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
-from statistics import median
 
 import pytest
 
@@ -17,7 +16,7 @@ from runtime import errors
 from runtime.engine import Engine
 from runtime.front import AsyncFront
 from tests.cpu.engine.fronts import LONG, PROMPT, answer, options, outcome, run, settle, slow_steps, until
-from tests.cpu.engine.toys import Ask, drain, draw_ask
+from tests.cpu.engine.toys import Ask, draw_ask
 
 # Tokens
 
@@ -123,80 +122,6 @@ def test_a_request_that_is_rewound_is_streamed_from_there(package, weights, orac
         tokens, whole = run(main(engine)), oracle(LONG)[0]
     shown = len(tokens) - len(whole)
     assert shown >= 10 and tokens == whole[:shown] + whole
-
-
-# The event loop
-
-
-async def gaps_of_a_ticker(work) -> list[float]:
-    """Seconds between the ticks of a coroutine that sleeps a millisecond at a time, while `work` is awaited."""
-    ticks = [time.perf_counter()]
-
-    async def tick():
-        while True:
-            await asyncio.sleep(0.001)
-            ticks.append(time.perf_counter())
-
-    ticker = asyncio.ensure_future(tick())
-    try:
-        await work
-    finally:
-        ticker.cancel()
-    return [after - before for before, after in itertools.pairwise(ticks)]
-
-
-def test_the_loop_ticks_while_a_step_runs(package, weights):
-    async def main(engine):
-        async with AsyncFront(engine) as front:
-            with slow_steps(engine, 0.4):
-                return await gaps_of_a_ticker(answer(front, Ask(PROMPT, 2)))
-
-    with Engine(package, weights, drafts=0) as engine:
-        drain_once(engine)
-        gaps = run(main(engine))
-    assert len(gaps) > 100 and max(gaps) < 0.3
-
-
-def test_the_loop_ticks_through_a_run_of_prefills(package, weights):
-    rng = Random(8)
-    asks = [Ask(tuple(rng.randrange(256) for _ in range(110)), 1) for _ in range(60)]
-
-    async def work(front):
-        for _ in range(5):
-            await asyncio.gather(*(answer(front, ask) for ask in asks))
-
-    async def main(engine):
-        async with AsyncFront(engine) as front:
-            begun = time.perf_counter()
-            return await gaps_of_a_ticker(work(front)), time.perf_counter() - begun
-
-    with Engine(package, weights, prefill_chunk=16, checkpoints=False) as engine:
-        drain_once(engine)
-        gaps, seconds = run(main(engine))
-    print(f"{seconds:.3f} s, {len(gaps)} ticks, the largest gap {1000 * max(gaps):.1f} ms")
-    assert median(gaps) < 0.02 and max(gaps) < max(0.5, seconds / 3)
-
-
-def drain_once(engine: Engine) -> None:
-    """Record and compile what a test runs, so that it is not what the test measures."""
-    Ask(PROMPT, 6).submit(engine)
-    drain(engine)
-
-
-def test_a_slow_consumer_stalls_nobody_and_gets_what_came_as_one_piece(package, weights, oracle):
-    async def main(engine):
-        async with AsyncFront(engine) as front:
-            slow = front.stream(list(PROMPT), max_new_tokens=90)
-            with slow_steps(engine, 0.01):
-                first = await anext(slow)
-            assert await answer(front, Ask(PROMPT[:9], 20)) == oracle(Ask(PROMPT[:9], 20))[0]
-            await settle(front)
-            rest = [piece async for piece in slow]
-            assert len(rest) == 1
-            return [*first.tokens, *rest[0].tokens]
-
-    with Engine(package, weights) as engine:
-        assert run(main(engine)) == oracle(LONG)[0]
 
 
 # Leaving

@@ -194,15 +194,10 @@ for turn in range(12):
 
 
 def test_processes_that_write_and_read_at_once_see_whole_files(tmp_path):
-    command = [
-        sys.executable,
-        "-W",
-        "error",
-        "-c",
-        WRITER,
-        str(tmp_path / "kept"),
-        str(layout_cache.LEAST_BYTES + (17 << 20)),
-    ]
+    """From a first file on, which is there before: who finds another writing does not wait for it."""
+    size = layout_cache.LEAST_BYTES + (17 << 20)
+    LayoutCache([tmp_path / "kept"]).store(KEY, torch.ones(size, dtype=torch.uint8))
+    command = [sys.executable, "-W", "error", "-c", WRITER, str(tmp_path / "kept"), str(size)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path[1:]])}
     running = [subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     for process in running:
