@@ -19,17 +19,17 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from autotune.compare import differences
 from autotune.tables import difference_table, err, results_table, say, show_table, warn
-from codegen.errors import BadTuning, CodegenError, NothingTuned, TuneNotWritten, TunerMissing
+from codegen.errors import BadTuning, CodegenError, NothingTuned, TunerMissing
 from codegen.lower import TARGETS
 from codegen.machine import threads
 from codegen.package import MANIFEST, spec_of
 from codegen.tuned import FREE, KEEP, NOTHING_TO_TUNE, Result, current, data_folder
 from codegen.tuned_store import RESULTS, ResultFile, Results, export, opened
-from codegen.whole_file import write_whole
 from dsl import ModelSpec, load_spec
 from dsl.errors import SpecError, nearest_name
 from runtime.cpu.errors import CpuBackendError
 from runtime.errors import RuntimeStateError
+from runtime.whole_file import output_file, write_chunks
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -66,6 +66,7 @@ Place = Annotated[
     ),
 ]
 OnlyTarget = Annotated[str | None, typer.Option("--target", help="Results for this target only.", show_default=False)]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")]
 Kernels = Annotated[list[str] | None, typer.Option("--kernel", help="Repeatable: this kernel only.")]
 
 
@@ -260,25 +261,36 @@ def export_command(
     folder: Place = None,
     target: OnlyTarget = None,
     kernel: Kernels = None,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write results into one file, for `import` on another machine or `codegen build --tuned FILE`."""
+    """Write results into one file, for `import` on another machine or `codegen build --tuned FILE`.
+
+    A file that is there stays, unless --overwrite is given.
+    """
     with user_errors():
         found = _some("export", folder, target, kernel)
-        _write(output, export(found))
+        _write(output, export(found), overwrite)
     print(json.dumps({"written": len(found)})) if as_json else say(f"{len(found)} results in {output}")
 
 
-def _write(path: Path, text: str) -> None:
-    """Write a file in place of an earlier one, whole or not at all; a device, such as /dev/stdout, as it is."""
+def _write(path: Path, text: str, overwrite: bool) -> None:
+    """Write a file, whole or not at all; a device, such as /dev/stdout, as it is. Raises OutputExists or BadTuning."""
     try:
-        if os.path.exists(path) and not os.path.isfile(path):
+        if _is_a_device(path):
             path.write_text(text, encoding="utf-8")
         else:
-            write_whole(path, text, make_folder=False)
-    except (OSError, TuneNotWritten) as error:
-        why = error.fields["detail"] if isinstance(error, TuneNotWritten) else error.strerror
+            with output_file(path, overwrite) as file:
+                write_chunks(file, [text.encode()])
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
         raise BadTuning(option="--output", value=path, allowed=f"it cannot be written ({why})") from error
+
+
+def _is_a_device(path: Path) -> bool:
+    """Whether a path leads to something that is no file, or may do so: /dev/stdout is what the shell made of it."""
+    named = os.path.abspath(path).startswith("/dev/") and os.path.exists(path)
+    return named or (os.path.exists(path) and not os.path.isfile(path))
 
 
 @app.command("import")
@@ -334,12 +346,16 @@ def report(
     folder: Place = None,
     target: OnlyTarget = None,
     kernel: Kernels = None,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write one HTML page: time against roofline of every kernel and scene, what was tried, what was rejected."""
+    """Write one HTML page: time against roofline of every kernel and scene, what was tried, what was rejected.
+
+    A file that is there stays, unless --overwrite is given.
+    """
     from autotune.report import page
 
     with user_errors():
         found = _some("report", folder, target, kernel)
-        _write(output, page(found, current(found)))
+        _write(output, page(found, current(found)), overwrite)
     print(json.dumps({"kernels": len(found)})) if as_json else say(f"{len(found)} kernels in {output}")

@@ -27,6 +27,7 @@ from codegen.aot_worker import (
 from codegen.errors import BuildFailed, OutputNotWritten, ToolchainUnusable
 from codegen.plan import Plan
 from codegen.render import target_folder
+from codegen.whole_file import replace_whole
 from dsl.files import read_regular
 
 INDEX = "index.json"
@@ -179,6 +180,5 @@ def _well_formed(entry: Resources) -> bool:
 
 def _write_index(cache_dir: Path, done: dict[str, Resources]) -> None:
     cache_dir.mkdir(parents=True, exist_ok=True)
-    partial = cache_dir / f".{INDEX}.{os.getpid()}.partial"
-    partial.write_text(json.dumps({key: asdict(value) for key, value in sorted(done.items())}, indent=1) + "\n")
-    partial.replace(cache_dir / INDEX)
+    text = json.dumps({key: asdict(value) for key, value in sorted(done.items())}, indent=1) + "\n"
+    replace_whole(cache_dir / INDEX, text.encode())

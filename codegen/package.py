@@ -15,6 +15,7 @@ from codegen import __version__
 from codegen.errors import BadSpecName, OutputNotWritten, OutputRefused
 from codegen.plan import Plan
 from codegen.render import render_package, target_folder
+from codegen.whole_file import replace_whole, sweep_partials
 from dsl import ModelSpec
 from dsl.files import read_regular
 
@@ -57,6 +58,8 @@ def _write(plans: list[Plan], directory: Path, files: dict[str, str]) -> Written
     previous = _previous(directory)
     _check_links(directory, [*files, MANIFEST, MARK])
     directory.mkdir(parents=True, exist_ok=True)
+    if (directory / MARK).is_file():
+        _sweep(directory)
     (directory / MARK).touch()
     changed = sum(_write_if_changed(directory / path, text) for path, text in files.items())
     removed = sum(_remove(directory, path, previous[path]) for path in sorted(set(previous) - set(files)))
@@ -121,8 +124,6 @@ def _previous(directory: Path) -> dict[str, str]:
     if os.path.lexists(manifest):
         return _recorded(directory, manifest)
     if (directory / MARK).is_file():
-        for partial in directory.rglob(".*.partial"):
-            partial.unlink(missing_ok=True)
         return {}
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise OutputRefused(path=directory, detail=f"it exists, is not empty and has no {MANIFEST}")
@@ -180,16 +181,16 @@ def _inside(directory: Path, path: str) -> bool:
         return False
 
 
+def _sweep(directory: Path) -> None:
+    """Remove what a build that was killed left half written, in the folders of the package, none behind a link."""
+    for folder, _, _ in os.walk(directory):
+        sweep_partials(Path(folder))
+
+
 def _write_if_changed(path: Path, text: str) -> bool:
     content = text.encode()
     if path.is_file() and path.read_bytes() == content:
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        partial.write_bytes(content)
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    replace_whole(path, content)
     return True

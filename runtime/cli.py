@@ -14,7 +14,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.text import Text
-from safetensors import SafetensorError
 
 from runtime.bench import (
     BenchOptions,
@@ -218,30 +217,30 @@ def random_weights(
     directory: Directory,
     output: Annotated[Path, typer.Option("-o", "--output", help="safetensors file to write.", show_default=False)],
     seed: Annotated[int, typer.Option(help="Seed of the weights.")] = 0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
 ) -> None:
-    """Write seeded random weights for a package, to try a spec before it is trained.
+    """Write seeded random weights for a package, to try a spec before it is trained. A file that is there stays.
 
     Example: python -m runtime random-weights build/mine -o build/mine.safetensors
     """
-    from safetensors.torch import save_file
-
     from runtime.random_weights import random_weights as make
+    from runtime.safetensors_file import safetensors_chunks
+    from runtime.whole_file import output_file, write_chunks
 
     with _user_errors():
         if not output.name or (os.path.lexists(output) and not os.path.isfile(output)):
             raise BadOption(option="--output", value=str(output), allowed="the name of a regular file")
         if seed not in SEED_RANGE:
             raise BadOption(option="--seed", value=seed, allowed="a 64-bit signed integer")
-        tensors = make(open_package(directory).plan, seed)
-        partial = output.with_name(f".{output.name}.partial")
+        plan = open_package(directory).plan
         try:
-            save_file(tensors, partial)
-            partial.replace(output)
-        except (OSError, SafetensorError) as error:
-            with suppress(OSError):
-                partial.unlink()
+            with output_file(output, overwrite) as file:  # opened first: weights may take minutes to draw
+                tensors = make(plan, seed)
+                write_chunks(file, safetensors_chunks(tensors))
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
             raise BadOption(
-                option="--output", value=str(output), allowed=f"a file that can be written ({error})"
+                option="--output", value=str(output), allowed=f"a file that can be written ({why})"
             ) from None
     notes.print(f"{output}: {len(tensors)} tensors, seed {seed}")
 

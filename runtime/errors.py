@@ -286,6 +286,13 @@ class OutputFailed(RuntimeStateError):
     template = "standard output cannot be written: {detail}"
 
 
+class OutputExists(RuntimeStateError):
+    """A file is at the path that a command was to write to; it is unchanged."""
+
+    code = "output-exists"
+    template = "{path} is there already: give another --output, or --overwrite to replace it"
+
+
 class BenchUnavailable(RuntimeStateError):
     """A figure of the bench cannot be measured here."""
 

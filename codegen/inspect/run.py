@@ -13,11 +13,13 @@ from typing import Any
 
 from codegen.aot import compile_package
 from codegen.aot_worker import Resources
+from codegen.errors import OutputNotWritten
 from codegen.inspect.compiled import Compiled, read_compiled
 from codegen.inspect.listing import counted, matching
 from codegen.inspect.rules import PTX_DOT, PTX_FMA, SASS_FMA, Finding, dot_family, half_arithmetic, judge, lanes
 from codegen.plan import Plan
 from codegen.render import target_folder
+from codegen.whole_file import replace_whole
 
 KEPT = "inspection.json"
 APPROXIMATE = r"(ex2|lg2|sin|cos|tanh|rsqrt|sqrt|rcp|div)\.(approx|full)"
@@ -77,7 +79,8 @@ def inspect_plan(
 ) -> list[Inspection]:
     """Compile the package of `plan` in `directory`, already written there, and inspect every kernel instance.
 
-    progress(kernel, done, total) is called after each compiled kernel. Raises BuildFailed if one does not compile.
+    progress(kernel, done, total) is called after each compiled kernel. Raises BuildFailed if one does not compile, or
+    OutputNotWritten.
     """
     compiled = compile_package(plan, directory, jobs, progress)
     folder = directory / "cache" / target_folder(plan.target)
@@ -85,7 +88,7 @@ def inspect_plan(
     with ThreadPoolExecutor(jobs) as pool:
         found = list(pool.map(lambda entry: known.get(_key(entry)) or _inspect(entry, plan.target, folder), compiled))
     kept = {_key(entry): asdict(inspection) for entry, inspection in zip(compiled, found, strict=True)}
-    (folder / KEPT).write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+    _write(folder / KEPT, json.dumps(kept, indent=1, sort_keys=True) + "\n")
     return found
 
 
@@ -109,6 +112,14 @@ def _read(path: Path) -> dict[str, Inspection]:
         return {key: _inspection(fields) for key, fields in json.loads(path.read_text()).items()}
     except (OSError, ValueError, TypeError, AttributeError, KeyError):
         return {}
+
+
+def _write(path: Path, text: str) -> None:
+    """Raises OutputNotWritten."""
+    try:
+        replace_whole(path, text.encode())
+    except OSError as error:
+        raise OutputNotWritten(path=path, detail=error.strerror or str(error)) from error
 
 
 def _inspection(fields: dict[str, Any]) -> Inspection:

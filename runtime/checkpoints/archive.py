@@ -23,13 +23,13 @@ from runtime.checkpoints.files import (
     read_data,
     read_header,
     reason,
-    sweep_partials,
     sync_folder,
     tokens_tensor,
     write_contents,
 )
 from runtime.checkpoints.image import CheckpointImage, ImageLayout, PageImage, PageKey, image_fault
 from runtime.errors import CheckpointArchiveNotFound, CheckpointNotWritten
+from runtime.whole_file import sweep_partials
 
 NO_MANIFEST = "its manifest cannot be read"
 

@@ -24,12 +24,10 @@ from runtime.checkpoints.files import (
     opened,
     page_sha256,
     place,
-    put_file,
     read_checkpoint,
     read_needs,
     read_page,
     reason,
-    sweep_partials,
     sync_folder,
     write_checkpoint,
     write_page,
@@ -43,6 +41,7 @@ from runtime.errors import (
     CheckpointFileError,
     CheckpointNotWritten,
 )
+from runtime.whole_file import put_file, sweep_partials
 
 BUILD = "build.json"
 LOCK = "lock"

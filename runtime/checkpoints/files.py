@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
 import re
-import secrets
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
 from math import prod
@@ -32,13 +30,13 @@ from runtime.errors import (
     CheckpointNotWritten,
 )
 from runtime.plan import DTYPE_BYTES
+from runtime.whole_file import put_file
 
 FORMAT = "1"
 FORMAT_KEY = "stepforge_checkpoints"
 METADATA = "__metadata__"
 HEADER_LIMIT = 16 << 20
 CHUNK = 4 << 20
-PARTIAL = ".stepforge-partial"
 FILE_DTYPES = {"bf16": "BF16", "fp32": "F32", "int32": "I32"}
 VIEWS = {**TORCH_DTYPES, "int32": torch.int32}
 NAME = re.compile(r"([1-9]\d{0,8})-([0-9a-f]{32})\.safetensors", re.ASCII)
@@ -375,61 +373,6 @@ def _open_regular(path: str, flags: int) -> int:
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file")
     return descriptor
-
-
-def put_file(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
-    """Have `path` hold exactly `chunks`, or be as it was. Raises OSError."""
-    partial, descriptor = _partial(path.parent)
-    try:
-        for chunk in chunks:
-            _write_all(descriptor, memoryview(chunk))
-        os.fsync(descriptor)
-        partial.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            partial.unlink()
-        raise
-    finally:
-        os.close(descriptor)
-
-
-def _partial(folder: Path) -> tuple[Path, int]:
-    """A new file that is locked as long as its writer lives: an unlocked one is stale."""
-    while True:
-        partial = folder / f".{os.getpid()}-{secrets.token_hex(4)}{PARTIAL}"
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except BaseException:
-            partial.unlink()
-            os.close(descriptor)
-            raise
-        # Between open and flock, a sweep may have taken it for a stale one.
-        if os.fstat(descriptor).st_nlink:
-            return partial, descriptor
-        os.close(descriptor)
-
-
-def _write_all(descriptor: int, chunk: memoryview) -> None:
-    while chunk:
-        chunk = chunk[os.write(descriptor, chunk[:CHUNK]) :]
-
-
-def sweep_partials(folder: Path) -> None:
-    """Remove what writers that died have left in `folder`. Raises OSError if it cannot be listed."""
-    for name in os.listdir(folder):
-        if name.startswith(".") and name.endswith(PARTIAL):
-            with suppress(OSError):
-                _unlink_unlocked(folder / name)
-
-
-def _unlink_unlocked(partial: Path) -> None:
-    descriptor = os.open(partial, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        partial.unlink()
-    finally:
-        os.close(descriptor)
 
 
 def sync_folder(folder: Path) -> None:

@@ -166,7 +166,7 @@ def test_a_file_of_results_is_shown_as_a_folder_is(
     autotune("export", "--folder", tuned[0], "-o", tmp_path / "all.json")
     said = []
     for folder in (tuned[0], tmp_path / "all.json"):
-        output = () if command == "show" else ("-o", tmp_path / "output")
+        output = () if command == "show" else ("-o", tmp_path / "output", "--overwrite")
         said.append((autotune(command, "--folder", folder, *output, "--json").stdout, content(tmp_path / "output")))
     assert said[0] == said[1]
     assert "a file of" in " ".join(autotune(command, "--help").output.replace("│", " ").split())

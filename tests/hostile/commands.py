@@ -42,7 +42,8 @@ RUNTIME: dict[str, tuple[tuple[str, ...], str]] = {
     "weights to a folder": (("random-weights", "{package}", "-o", "{folder}"), "bad-option"),
     "weights to a fifo": (("random-weights", "{package}", "-o", "{fifo}"), "bad-option"),
     "weights to a folder that is not there": (("random-weights", "{package}", "-o", "{folder}/a/b"), "bad-option"),
-    "weights to a file of a long name": (("random-weights", "{package}", "-o", "{folder}/" + "x" * 255), "bad-option"),
+    "weights to a file of a long name": (("random-weights", "{package}", "-o", "{folder}/" + "x" * 256), "bad-option"),
+    "weights over a file": (("random-weights", "{package}", "-o", "{weights}"), "output-exists"),
     "weights of a seed of thirty digits": (
         ("random-weights", "{package}", "-o", "{folder}/w", "--seed", MANY),
         "bad-option",

@@ -9,6 +9,7 @@ from codegen.errors import OutputNotWritten, OutputRefused
 from codegen.lower import lower
 from codegen.package import MANIFEST, MARK, write_package
 from codegen.plan import Plan
+from codegen.whole_file import PARTIAL, replace_whole
 from dsl import ModelSpec, load_spec
 
 SPEC = Path(__file__).resolve().parents[2] / "specs" / "tiny-hybrid.yaml"
@@ -86,22 +87,22 @@ def test_an_interrupted_first_build_can_be_repeated(
     spec: ModelSpec, plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = tmp_path / "p"
-    real, written = Path.write_bytes, []
+    real, written = replace_whole, []
 
-    def full_disk(self: Path, content: bytes) -> int:
-        written.append(self)
+    def full_disk(path: Path, content: bytes) -> None:
+        written.append(path)
         if len(written) > 5:
             raise OSError(28, "No space left on device")
-        return real(self, content)
+        real(path, content)
 
-    monkeypatch.setattr(Path, "write_bytes", full_disk)
+    monkeypatch.setattr("codegen.package.replace_whole", full_disk)
     with pytest.raises(OutputNotWritten, match="No space left"):
         write_package([plan], package, spec, "s.yaml")
     monkeypatch.undo()
     assert (package / MARK).exists()
-    (package / "cpu" / ".left.1.partial").write_text("by a killed build")
+    (package / "cpu" / f".1-ab{PARTIAL}").write_text("by a killed build")
     write_package([plan], package, spec, "s.yaml")
-    assert not list(package.rglob("*.partial"))
+    assert not list(package.rglob(f"*{PARTIAL}"))
     assert not (package / MARK).exists()
 
 

@@ -16,8 +16,8 @@ import torch
 
 from runtime.checkpoints.archive import load_archive, save_archive
 from runtime.checkpoints.directory import CheckpointDirectory
-from runtime.checkpoints.files import PARTIAL
 from runtime.checkpoints.image import CheckpointImage
+from runtime.whole_file import PARTIAL
 from tests.cpu.tiers.images import LAYOUT, assert_exact, image_of, key
 
 MAX_BYTES = 60_000

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from runtime.checkpoints import directory as module
 from runtime.checkpoints.directory import CheckpointDirectory
-from runtime.checkpoints.files import PARTIAL, file_name
+from runtime.checkpoints.files import file_name
 from runtime.errors import (
     BadOption,
     CheckpointDirectoryBusy,
@@ -26,6 +26,7 @@ from runtime.errors import (
     CheckpointFileForeign,
     CheckpointNotWritten,
 )
+from runtime.whole_file import PARTIAL
 from tests.cpu.tiers.crash import forking
 from tests.cpu.tiers.images import LAYOUT, assert_exact, image_of, key
 

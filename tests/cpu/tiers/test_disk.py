@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from runtime.checkpoints import files
+from runtime import whole_file
 from runtime.checkpoints.archive import load_archive, save_archive
 from runtime.checkpoints.directory import CheckpointDirectory
 from runtime.errors import CheckpointDirectoryUnusable, CheckpointNotWritten
+from runtime.whole_file import PARTIAL
 from tests.cpu.tiers.images import LAYOUT, assert_exact, image_of
 
 MOUNT = "mount -t tmpfs -o size=160k none {folder} && {then}"
@@ -70,7 +71,7 @@ def test_whichever_call_fails_nothing_is_left(tmp_path: Path, monkeypatch: Any, 
     refused = 0
     for number in range(1, 200):
         with monkeypatch.context() as patch:
-            patch.setattr(files.os, name, failing(number, errno.ENOSPC, getattr(os, name)))
+            patch.setattr(whole_file.os, name, failing(number, errno.ENOSPC, getattr(os, name)))
             try:
                 assert directory.write(image_of(range(20)))
             except (CheckpointNotWritten, CheckpointDirectoryUnusable) as error:
@@ -85,7 +86,7 @@ def test_whichever_call_fails_nothing_is_left(tmp_path: Path, monkeypatch: Any, 
 
 def test_an_interrupted_write_leaves_nothing(tmp_path: Path, monkeypatch: Any) -> None:
     directory = CheckpointDirectory(tmp_path, LAYOUT)
-    monkeypatch.setattr(files.os, "fsync", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(whole_file.os, "fsync", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         directory.write(image_of(range(20)))
     with pytest.raises(KeyboardInterrupt):
@@ -113,7 +114,7 @@ def test_a_real_full_disk_and_a_real_read_only_one(tmp_path: Path) -> None:
 
 def test_an_archive_survives_the_loss_of_its_writer(tmp_path: Path, monkeypatch: Any) -> None:
     save_archive(tmp_path / "archive", [image_of(range(5))], LAYOUT)
-    stale = tmp_path / f".1-ab{files.PARTIAL}"
+    stale = tmp_path / f".1-ab{PARTIAL}"
     stale.write_bytes(b"half")
     assert_exact(load_archive(tmp_path / "archive", LAYOUT)[0])
     save_archive(tmp_path / "archive", [image_of(range(6))], LAYOUT)
