@@ -101,23 +101,30 @@ def _row(result: Result, today: Collection[Identity]) -> Row:
     bounds = result.detail.get("roofline", {})
     scenes = result.detail.get("scenes", {})
     bars = (_bar(name, scenes[name], bounds.get(name, {})) for name in in_order(scenes))
-    noise = result.detail.get("noise", 0.0)
     slow = sum(trial["state"] == "slow" for trial in trials)
-    faster = f"takes {result.ratio:.1%} of the untuned time, over all scenes; noise {noise:.1%}"
-    same = f"no candidate beats the untuned values by more than the noise ({noise:.1%}). {SAME_KERNEL}"
     tried = f"{len(trials)} of {result.detail.get('space', '?')} candidates tried"
     left = len(rejected) - REJECTED_SHOWN
     return Row(
         kernel=result.identity.kernel,
         values=_text({name: plain(value) for name, value in result.values.items()}) or "as untuned",
         note="" if result.identity in today else f"Of another toolchain ({result.kind}).",
-        verdict=f"{faster}." if result.values else same,
-        tried=f"{tried}: {slow} given up as slower, {len(rejected)} rejected as wrong",
+        verdict=_verdict(result),
+        tried=f"{tried}: {slow} given up as slower, {len(rejected)} rejected",
         bars=tuple(bars),
         rejected=tuple(rejected[:REJECTED_SHOWN]),
         more=f"and {left} more" if left > 0 else "",
         shape=" ".join(f"{name}={value}" for name, value in result.identity.shape),
     )
+
+
+def _verdict(result: Result) -> str:
+    measured, noise = result.kind == MEASURED, result.detail.get("noise", 0.0)
+    if result.values:
+        said = "takes" if measured else "is predicted to take"
+        return f"{said} {result.ratio:.1%} of the untuned time, over all scenes{f'; noise {noise:.1%}' * measured}."
+    if measured:
+        return f"no candidate beats the untuned values by more than the noise ({noise:.1%}). {SAME_KERNEL}"
+    return "no candidate is predicted to beat the untuned values, which both columns show."
 
 
 def _bar(scene: str, times: dict[str, Any], bound: dict[str, Any]) -> Bar:

@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import platform
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -32,6 +33,7 @@ from dsl.files import read_regular
 
 INDEX = "index.json"
 INDEX_BYTES = 16 << 20
+HALF_CACHED = re.compile(r"tmp\.pid_(\d{1,9})_[0-9a-f-]+")  # folder of a file that Triton has not written to its end
 Progress = Callable[[str, int, int], None]
 
 
@@ -151,10 +153,17 @@ def _folder_sha256(folder: Path) -> str:
 
 
 def _prune(cache_dir: Path, current: set[str]) -> None:
-    """Remove compiled kernels that no kernel of the plan uses any more."""
+    """Remove compiled kernels that no kernel of the plan uses any more, and what compilers left that were killed."""
     for folder in cache_dir.iterdir():
         if folder.is_dir() and folder.name not in current:
             shutil.rmtree(folder, ignore_errors=True)
+    for left in cache_dir.glob("*/tmp.pid_*"):
+        if (made_by := HALF_CACHED.fullmatch(left.name)) and not _is_alive(int(made_by[1])):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _is_alive(pid: int) -> bool:
+    return os.path.exists(f"/proc/{pid}")
 
 
 def _read_index(cache_dir: Path) -> dict[str, Resources]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,6 +16,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from autotune.cli import app
+from autotune.report import time_text
 from codegen.cli import app as codegen_app
 from codegen.tuned import Result as Found
 from codegen.tuned_store import Results, export
@@ -221,6 +223,36 @@ def test_the_page_stands_alone_and_shows_every_kernel(tuned: tuple[Path, dict[st
     for name in (KERNEL, OTHER, "roofline", "untuned", "decode"):
         assert name in text
     assert "Predicted" not in text
+    assert text.count(">Measured.<") == 1
+
+
+def test_the_page_says_what_it_shows_and_not_by_colour_alone(
+    tuned: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    """Every heading of a column, mark and scene is explained; bars are read out in words."""
+    autotune("report", "--folder", tuned[0], "-o", tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    explained = {re.sub("<.*?>", "", term) for term in re.findall("<dt>(.*?)</dt>", text)}
+    columns = set(re.findall('<th scope="col">(.*?)</th>', text)) - {"scene"}
+    scenes = {f"scene {name}" for name in re.findall('<th scope="row">(.*?)</th>', text)}
+    assert {"tuned", "untuned", "of untuned", "roofline", "reached", "bound"} == columns
+    assert columns | scenes | {"measured", "predicted", "noise", "rejected"} <= explained
+    told = re.findall('role="img" aria-label="(.*?)"', text)
+    assert len(told) == text.count('<td class="bars">') == sum(len(r["detail"]["scenes"]) for r in tuned[1]["results"])
+    assert all(
+        re.fullmatch(r"tuned [\d.]+ [µmn]?s, untuned [\d.]+ [µmn]?s, roofline (none|[\d.]+ [µmn]?s)", t) for t in told
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (3.14159e-7, "314 ns"), (9.999e-7, "1.00 µs"), (3.6543e-6, "3.65 µs"), (4.114e-5, "41.1 µs"),
+        (4.114e-4, "411 µs"), (9.9996e-4, "1.00 ms"), (0.0123, "12.3 ms"), (1.5, "1.50 s"), (7200.0, "7200 s"),
+    ],
+)  # fmt: skip
+def test_times_have_three_digits_whatever_they_are(seconds: float, shown: str) -> None:
+    assert time_text(seconds) == shown
 
 
 @pytest.mark.parametrize(
@@ -248,13 +280,18 @@ def test_a_mistake_is_one_message_with_a_code(
     assert f"[{code}]" in autotune(*given, code=2).output
 
 
+STAYS = "A file that is there stays, unless --overwrite"
 PROMISES = {
     "run": ("on one thread, two and all", "free: also try what changes bits", "still decided", "was killed goes on"),
     "show": ("--folder", "or a file of export", "how many candidates were rejected", "are marked"),
-    "export": ("or a file of export", "import on another machine or codegen build --tuned FILE"),
+    "export": (
+        "or a file of export",
+        "A file that is there stays, unless --overwrite",
+        "import on another machine or codegen build --tuned FILE",
+    ),
     "import": ("stays if it is better", "replaces nothing"),
     "diff": ("the same kernel, workload, device and numerics", "Exit code 1"),
-    "report": ("or a file of export", "time against roofline"),
+    "report": ("or a file of export", STAYS, "time against roofline"),
 }
 
 

@@ -1,6 +1,9 @@
 """Ahead-of-time compilation: what is current is not compiled again, what is stale goes, a failure names the kernel."""
 
+import os
 import shutil
+import subprocess
+import uuid
 from pathlib import Path
 
 import pytest
@@ -78,4 +81,27 @@ def test_a_missing_or_damaged_binary_is_compiled_again(built: tuple[Plan, Path])
     assert recompiled(plan, package) == ["prefill_advance"]
     shutil.rmtree(next(cache.glob("*/embed_rows.cubin")).parent)
     assert recompiled(plan, package) == ["embed_rows"]
+    assert recompiled(plan, package) == []
+
+
+def test_what_a_killed_compiler_left_goes_and_what_a_living_one_writes_stays(built: tuple[Plan, Path]) -> None:
+    plan, package = built
+    folder = next((package / "cache" / "cuda_90").glob("*/embed_rows.cubin")).parent
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    left, written = (folder / f"tmp.pid_{pid}_{uuid.uuid4()}" for pid in (ended.pid, os.getpid()))
+    for half in (left, written):
+        half.mkdir()
+        (half / "embed_rows.cubin").write_bytes(b"half")
+    (folder / "embed_rows.cubin").unlink()
+    # the folder is made anew, what lies in it too: put them there once its kernel is compiled, before the sweep
+    moved = {half: half.rename(package / half.name) for half in (left, written)}
+
+    def put_back(kernel: str, done: int, total: int) -> None:
+        for half, away in moved.items():
+            away.rename(half)
+
+    compile_package(plan, package, progress=put_back)
+    assert not left.exists() and written.exists()
+    shutil.rmtree(written)
     assert recompiled(plan, package) == []
