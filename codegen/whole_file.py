@@ -56,7 +56,8 @@ def _partial(folder: Path) -> tuple[Path, int]:
         partial = folder / f".{os.getpid()}-{secrets.token_hex(8)}{PARTIAL}"
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, MODE)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            with suppress(OSError):  # a file system without locks: nobody can take the file for a stale one either
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
         except BaseException:
             partial.unlink()
             os.close(descriptor)

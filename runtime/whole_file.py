@@ -85,7 +85,8 @@ def _partial(folder: Path, mode: int) -> tuple[Path, int]:
         partial = folder / f".{os.getpid()}-{secrets.token_hex(4)}{PARTIAL}"
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            with suppress(OSError):  # a file system without locks: nobody can take the file for a stale one either
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
         except BaseException:
             partial.unlink()
             os.close(descriptor)

@@ -145,3 +145,23 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
         os.write(file, b"half")
         raise ZeroDivisionError
     assert [(found.name, found.read_bytes()) for found in tmp_path.iterdir()] == [("x", b"old")]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_where_there_are_no_locks_files_are_written_and_none_is_swept(
+    room: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = tmp_path / f".1-ab{runtime_files.PARTIAL}"
+    left.write_text("half")
+    module = runtime_files if room == "runtime" else codegen_files
+    monkeypatch.setattr(module.fcntl, "flock", lambda *how: (_ for _ in ()).throw(OSError(37, "No locks available")))
+    ROOMS[room][0](tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == b"whole" and left.exists()
+    monkeypatch.undo()
+    ROOMS[room][0](tmp_path / "file")
+    assert not left.exists()
+
+
+def test_both_rooms_know_the_files_of_each_other() -> None:
+    assert codegen_files.PARTIAL == runtime_files.PARTIAL
+    assert codegen_files.MODE == runtime_files.NORMAL
