@@ -8,7 +8,13 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.int32: "I32"}
+NAMES = {
+    torch.int8: "I8",
+    torch.bfloat16: "BF16",
+    torch.int32: "I32",
+    torch.float32: "F32",
+    torch.int64: "I64",
+}  # of runtime.layouts.TORCH_DTYPES
 
 
 def safetensors_chunks(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:

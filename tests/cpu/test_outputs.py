@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import typer
 import yaml
 from safetensors.torch import load_file, save
@@ -27,6 +28,7 @@ from codegen.cli import app as codegen_app
 from codegen.package import MARK
 from dsl.reference.weights import random_weights
 from runtime.cli import app as runtime_app
+from runtime.layouts import TORCH_DTYPES
 from runtime.safetensors_file import safetensors_chunks
 from runtime.whole_file import PARTIAL
 from tests.cpu.engine.toys import toy_spec
@@ -189,5 +191,7 @@ def test_a_file_of_weights_is_the_one_that_safetensors_writes(places: Places, tm
     tensors = random_weights(toy_spec(), 0)
     assert {tensor.dtype.itemsize for tensor in tensors.values()} == {2, 4}, "order of dtypes is not seen"
     assert b"".join(safetensors_chunks(tensors)) == save(tensors)
+    every = {f"of {name}": torch.ones(3, dtype=dtype) for name, dtype in TORCH_DTYPES.items()}
+    assert b"".join(safetensors_chunks(every)) == save(every)
     run("random-weights", places, tmp_path / "x")
     assert set(load_file(tmp_path / "x")) == set(tensors)
