@@ -103,13 +103,8 @@ def warm_up(engine: Engine) -> None:
 
     Leaves no checkpoints. What was processed stays known, so its prompts begin with an id that no text begins with.
     """
-    executor, drafts = engine.scheduler.executor, engine.scheduler.drafts
-    limits = executor.limits
-    for rows in limits.prefill_rows:
-        executor.graph(Phase.PREFILL, rows)
-    for bucket in limits.buckets:
-        executor.graph(Phase.STEP, bucket, drafts, drafts)
-    executor.graph(Phase.SAVE, 1)
+    engine.warm_up()
+    limits = engine.scheduler.limits
     slots, longest = engine.scheduler.seats.slots, limits.max_context - WARM_TOKENS * (limits.max_slots + 1)
     for number in range(slots):
         prompt = [limits.vocab_size - 1] * max(1, min(longest, limits.prefill_chunk + number))

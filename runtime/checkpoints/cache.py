@@ -35,8 +35,8 @@ class Below:
 class PrefixCache:
     """Checkpoints by prefix. Rows are reserved first, written by kernels, then published, held or released.
 
-    capacity: rows of the pool; pages: pool whose pages checkpoints share, that of row r as owner r + 1; drafting, stamp: of everything in it;
-    reserved_pages: pages that the engine's slots may come to need, which pins must leave alone.
+    capacity: rows of the pool; pages: pool whose pages checkpoints share, that of row r as owner r + 1; drafting,
+    stamp: of everything in it; reserved_pages: pages that the engine's slots may come to need, which pins leave alone.
     below: the tier that is offered a checkpoint before its device row goes.
     """
 

@@ -58,7 +58,13 @@ class PoolMachine(RuleBasedStateMachine):
         alone = Counter(owner for holders in self.model if holders.total() == 1 for owner in holders.elements())
         assert self.pool.sole.tolist() == [alone[owner] for owner in range(OWNERS + 1)]
 
-    @rule(holders=st.lists(st.tuples(owners, st.sets(st.integers(0, PAGES - 1), max_size=3)), max_size=3, unique_by=lambda held: held[0]))
+    @rule(
+        holders=st.lists(
+            st.tuples(owners, st.sets(st.integers(0, PAGES - 1), max_size=3)),
+            max_size=3,
+            unique_by=lambda held: held[0],
+        )
+    )
     def reset(self, holders: list[tuple[int, set[int]]]) -> None:
         """Only these are left: pages held before may be free, and free ones held."""
         self.pool.reset(holders)
