@@ -95,9 +95,10 @@ def assemble(package: Package, weights: str | Path | Mapping[str, Tensor], optio
     directory = _directory(layout, options)
     on_host = {"host_pool": host_pool_bytes(layout, rows, pages)}
     buffers = Buffers(plan, opened, package.device, on_host, kept if isinstance(opened, WeightsFile) else None)
+    checkpoint_rows = limits.checkpoint_slots if options.checkpoints else 0
     cache = PrefixCache(
-        limits.checkpoint_slots if options.checkpoints else 0,
-        PagePool(limits.num_pages),
+        checkpoint_rows,
+        PagePool(limits.num_pages, owners=checkpoint_rows),
         drafting,
         stamp,
         limits.page_size,

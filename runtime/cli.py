@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -259,7 +260,7 @@ class Scenario(StrEnum):
 OWN_OPTIONS = {
     Scenario.DECODE: ("prompt_tokens", "new_tokens", "batch", "temperature", "text", "eager", "profile"),
     Scenario.CHAT: ("interval", "temperature"),
-    Scenario.LOAD: ("requests", "rounds"),
+    Scenario.LOAD: ("prompt_tokens", "new_tokens", "requests", "rounds", "budgets"),
     Scenario.COST: (),
     Scenario.DRAFTS: ("prompt_tokens", "new_tokens", "temperature", "requests", "rounds"),
     Scenario.STARTUP: ("prompt_tokens", "new_tokens", "rounds"),
@@ -278,10 +279,17 @@ def bench(
     target: Target = None,
     as_json: Json = False,
     prompt_tokens: Annotated[
-        int | None, typer.Option(help="Tokens of each prompt; default 256.", rich_help_panel=DECODE_PANEL)
+        int | None,
+        typer.Option(
+            help="Tokens of each prompt; default 256. Of load: at most, default 400.", rich_help_panel=DECODE_PANEL
+        ),
     ] = None,
     new_tokens: Annotated[
-        int | None, typer.Option(help="Tokens of each answer, exactly; default 256.", rich_help_panel=DECODE_PANEL)
+        int | None,
+        typer.Option(
+            help="Tokens of each answer, exactly; default 256. Of load: at most, default 128.",
+            rich_help_panel=DECODE_PANEL,
+        ),
     ] = None,
     batch: Annotated[
         int | None, typer.Option(help="Requests at once; default 1.", rich_help_panel=DECODE_PANEL)
@@ -312,6 +320,10 @@ def bench(
             rich_help_panel=LOAD_PANEL,
         ),
     ] = None,
+    budgets: Annotated[
+        str | None,
+        typer.Option(help="Of load: prompt tokens per step, as 128,64,16; default.", rich_help_panel=LOAD_PANEL),
+    ] = None,
 ) -> None:
     """Measure one scenario.
 
@@ -323,6 +335,7 @@ def bench(
     after long texts as after short ones.
 
     load: random requests with priorities, deadlines and cancellations through all slots, with several prefill budgets.
+    Every answer is also computed cold, token by token: for models of real size ask for fewer requests and one round.
 
     cost: what writing a checkpoint adds to a step, beside a memcpy, and how soon a resumed prompt decodes.
 
@@ -336,6 +349,8 @@ def bench(
     Example: python -m runtime bench build/tiny_hybrid --drafts 3 --threads 2 --json
 
     Example: python -m runtime bench build/tiny_hybrid --scenario chat --interval 0
+
+    Example: python -m runtime bench build/mamba2_130m --scenario load --requests 16 --rounds 1 --budgets 64,16
     """
     given = {
         "prompt_tokens": prompt_tokens,
@@ -348,6 +363,7 @@ def bench(
         "interval": interval,
         "requests": requests,
         "rounds": rounds,
+        "budgets": budgets,
     }
     with _user_errors():
         chosen = _own_options(scenario, {name: value for name, value in given.items() if value is not None})
@@ -379,7 +395,7 @@ def _measure(scenario: Scenario, model: Model, chosen: dict[str, Any], progress:
     if scenario is Scenario.CHAT:
         return run_chat(model, ChatOptions(**chosen | {"interval": _interval(chosen.get("interval", "0"))}), progress)
     if scenario is Scenario.LOAD:
-        return run_load(model, LoadOptions(**chosen), progress)
+        return run_load(model, _load_options(chosen), progress)
     if scenario is Scenario.DRAFTS:
         return run_drafts(model, DraftsOptions(**chosen), progress)
     if scenario is Scenario.STARTUP:
@@ -394,13 +410,41 @@ def _measure(scenario: Scenario, model: Model, chosen: dict[str, Any], progress:
     return run_bench(engine, BenchOptions(**chosen), content, progress)
 
 
+def _load_options(chosen: dict[str, Any]) -> LoadOptions:
+    """Those of the command line. Lengths given are the largest; no budget is always among the budgets."""
+    options = LoadOptions(**{name: chosen[name] for name in chosen.keys() & {"requests", "rounds", "seed"}})
+    longest = chosen.get("prompt_tokens", options.prompt_tokens[1])
+    answer = chosen.get("new_tokens", options.answer_tokens[1])
+    budgets = options.budgets if "budgets" not in chosen else (None, *_budgets(chosen["budgets"]))
+    return replace(
+        options,
+        prompt_tokens=(options.prompt_tokens[0], longest),
+        answer_tokens=(min(options.answer_tokens[0], answer), answer),
+        budgets=budgets,
+    )
+
+
+def _budgets(text: str) -> list[int]:
+    """Numbers of tokens, each once."""
+    parts = [part.strip() for part in text.split(",")]
+    numbers = [int(part) for part in parts if _plain(part)]
+    if len(set(numbers) - {0}) < len(parts):
+        raise BadOption(option="--budgets", value=text, allowed="numbers of tokens from 1, each once, as 128,64,16")
+    return numbers
+
+
 def _interval(text: str) -> int | None:
     """Tokens between checkpoints; None for every page."""
     if text == "page":
         return None
-    if not (text.isascii() and text.isdecimal()) or len(text) > MOST_DIGITS:
+    if not _plain(text):
         raise BadOption(option="--interval", value=text, allowed="page, or a number of tokens, 0 for none")
     return int(text)
+
+
+def _plain(text: str) -> bool:
+    """Whether it is a number of a few digits, 0 to 9."""
+    return text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS
 
 
 def _end_with(checks: dict[str, bool]) -> None:

@@ -28,6 +28,7 @@ from runtime.sampling import write_sampling
 GraphKey = tuple["Phase", int, int, int]
 FREE_EMISSION = -1
 NO_PAGE = -1
+CHUNK_ROWS = ("row_slot", "row_seat", "row_pos", "row_token", "row_checkpoint", "row_first", "row_count")
 PADDED_ROWS = ("row_slot", "row_seat", "row_checkpoint")
 
 
@@ -47,7 +48,7 @@ class Chunk(NamedTuple):
 
     slot: int
     start: int
-    tokens: Sequence[int]
+    tokens: array[int]
     rows: Mapping[int, int]
 
 
@@ -71,6 +72,11 @@ class Executor:
         }
         most = max(len(self.views[name]) for name in PADDED_ROWS)
         self._pads, self._zeros = array("i", [PAD_SLOT_ID]) * most, array("i", [0]) * most
+        self._chunk_views = [self.views[name] for name in CHUNK_ROWS]
+        self._chunk_padding = [
+            (view, (self._pads if name in PADDED_ROWS else self._zeros)[: len(view)])
+            for name, view in zip(CHUNK_ROWS, self._chunk_views, strict=True)
+        ]
         self._positions = array("i", range(self.limits.max_context))
         self._stale = True
 
@@ -198,21 +204,21 @@ class Executor:
     def prefill(self, chunks: Sequence[Chunk]) -> None:
         """Run a chunk of each of 1 .. prefill_slots slots, prefill_chunk tokens together at most, in one replay."""
         graph = self.graph(Phase.PREFILL, self.limits.prefill_size(sum(len(chunk.tokens) for chunk in chunks)))
-        rows = {name: array("i") for name in ("row_slot", "row_seat", "row_pos", "row_token", "row_first", "row_count")}
-        checkpoints = self._pads[:]
-        for seat, chunk in enumerate(chunks):
-            first, count = len(rows["row_token"]), len(chunk.tokens)
-            rows["row_first"].append(first)
-            rows["row_count"].append(count)
-            rows["row_slot"] += array("i", (chunk.slot,)) * count
-            rows["row_seat"] += array("i", (seat,)) * count
-            rows["row_pos"] += self._positions[chunk.start : chunk.start + count]
-            rows["row_token"].extend(chunk.tokens)
-            for position, row in chunk.rows.items():
-                checkpoints[first + position - 1 - chunk.start] = row
+        for view, padding in self._chunk_padding:
+            view[:] = padding
+        row_slot, row_seat, row_pos, row_token, row_checkpoint, row_first, row_count = self._chunk_views
+        end = 0
+        for seat, (slot, start, tokens, kept) in enumerate(chunks):
+            first, count = end, len(tokens)
+            end += count
+            row_first[seat], row_count[seat] = first, count
+            row_slot[first:end] = array("i", (slot,)) * count
+            row_seat[first:end] = array("i", (seat,)) * count
+            row_pos[first:end] = self._positions[start : start + count]
+            row_token[first:end] = tokens
+            for position, row in kept.items():
+                row_checkpoint[first + position - 1 - start] = row
         self.seat_slots([chunk.slot for chunk in chunks])
-        for name, values in (*rows.items(), ("row_checkpoint", checkpoints)):
-            self._write(name, values)
         self._stale = True
         self.replay(graph)
 

@@ -69,6 +69,8 @@ def shares(seats: Iterable[Seat], chunk: int, budget: int | None) -> Iterator[Sh
         if left is not None:
             left -= share
         yield seat, share
+        if left == 0:
+            return
 
 
 def packed(wanted: Iterable[Share], rows: int, slots: int) -> Iterator[list[Share]]:

@@ -4,6 +4,11 @@ What is answered, what is left behind, and how long steps take that prefill unde
 per budget and round on a fresh engine. Deadlines count in the first round only, which is not timed: without them every
 round takes the same steps, and the time of a step is its median over rounds, which other work on the machine disturbs
 little. Budgets take turns, so that it disturbs them alike.
+
+A step with prefill decodes too. What that alone would take is the median of steps of the same run that decode as many
+slots and do nothing else; so that there are some right beside, of the same requests at the same lengths, prefill pauses
+every few steps. What is left of a step with prefill is held against its budget's tokens at the speed of a run without a
+budget, which packs them into launches as large as the package has.
 """
 
 from __future__ import annotations
@@ -31,6 +36,7 @@ BUDGET_TOLERANCE = 2.0  # p90 of steps with prefill to the time of so many token
 THROUGHPUT_SHARE = 0.7  # of prefill without a budget
 TIMES = ("microseconds", "replay_us")
 HEADS = 4
+PAUSE = 8  # every so many steps prefill nothing
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,9 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One iteration. replay_us: of it, in graphs; slots: that decoded; begins: first tokens sampled."""
+    """One iteration. replay_us: of it, in graphs; slots: that decoded; begins: first tokens sampled; paused: it was not
+    allowed to prefill.
+    """
 
     microseconds: float
     replay_us: float
@@ -76,6 +84,7 @@ class Step:
     tokens: int
     chunks: int
     begins: int
+    paused: bool = False
 
     @property
     def decodes_only(self) -> bool:
@@ -108,8 +117,13 @@ def run_load(model: Model, options: LoadOptions, progress: Progress = print) -> 
         raise BadOption(
             option="budgets", value=options.budgets, allowed="with None, which the others are compared with"
         )
-    in_range("requests", options.requests, 1, MOST)
-    in_range("rounds", options.rounds, 1, MOST)
+    for name, value in (("requests", options.requests), ("rounds", options.rounds)):
+        in_range(name, value, 1, MOST)
+    for name, (least, most) in (("prompt_tokens", options.prompt_tokens), ("new_tokens", options.answer_tokens)):
+        in_range(name, least, 1, MOST)
+        in_range(name, most, least, MOST)
+    for budget in options.budgets:
+        in_range("budgets", 1 if budget is None else budget, 1, MOST)
     arrivals = list(_traffic(model, options))
     untimed, timed = [], []
     for number in range(options.rounds + 1):
@@ -123,7 +137,9 @@ def run_load(model: Model, options: LoadOptions, progress: Progress = print) -> 
     decode = _decode_figures([step for found in steps.values() for step in found], timed)
     free_us = _prefill_us_per_token([run for run in timed if run.budget is None])
     budgets = {
-        str(budget): _budget_figures([r for r in timed if r.budget == budget], found, decode["p50_by_slots"], free_us)
+        str(budget): _budget_figures(
+            [r for r in timed if r.budget == budget], found, decode["p50_by_slots"] | _by_slots(found), free_us
+        )
         for budget, found in steps.items()
     }
     return {
@@ -228,7 +244,10 @@ def _run(engine: Engine, arrivals: Sequence[Arrival], run: Run) -> None:
         for _, request in [entry for entry in going if entry[0] <= now]:
             engine.cancel(request)
         going = [entry for entry in going if entry[0] > now]
-        run.steps.append(_step(engine, clock))
+        prefill, paused = engine.scheduler.prefill, now % PAUSE == PAUSE - 1
+        prefill.budget = 0 if paused else run.budget
+        run.steps.append(replace(_step(engine, clock), paused=paused))
+        prefill.budget = run.budget
         for request in [request for request in waiting.values() if request.progress is not Where.WAITING]:
             del waiting[request.id]
             if request.admitted_at is not None:
@@ -314,12 +333,11 @@ def _steady(runs: Sequence[Run]) -> list[Step]:
 
 
 def _decode_figures(steps: Sequence[Step], runs: Sequence[Run]) -> dict[str, Any]:
-    """Steps that only decode, all budgets together. raw: without the median over rounds."""
-    alone = [step for step in steps if step.decodes_only]
-    by_slots = {
-        slots: median(step.microseconds for step in alone if step.slots == slots)
-        for slots in sorted({step.slots for step in alone})
-    }
+    """Steps that only decode, all budgets together, without those in which prefill paused: they are not of the traffic.
+    raw: without the median over rounds.
+    """
+    alone = [step for step in steps if step.decodes_only and not step.paused]
+    by_slots = _by_slots(alone)
     found = percentiles([step.microseconds for step in alone])
     relative = percentiles([step.microseconds / by_slots[step.slots] for step in alone])
     return {
@@ -328,8 +346,15 @@ def _decode_figures(steps: Sequence[Step], runs: Sequence[Run]) -> dict[str, Any
         "p99_to_p50": found["p99"] / found["p50"],
         "p50_by_slots": by_slots,
         "p99_to_p50_of_as_many_slots": relative["p99"],
-        "raw": percentiles([step.microseconds for run in runs for step in run.steps if step.decodes_only]),
+        "raw": percentiles([s.microseconds for run in runs for s in run.steps if s.decodes_only and not s.paused]),
     }
+
+
+def _by_slots(steps: Sequence[Step]) -> dict[int, float]:
+    """Median microseconds of the steps that only decode, by how many slots."""
+    alone = [step for step in steps if step.decodes_only]
+    counts = sorted({step.slots for step in alone})
+    return {slots: median(step.microseconds for step in alone if step.slots == slots) for slots in counts}
 
 
 def _prefill_us_per_token(runs: Sequence[Run]) -> float:
@@ -339,9 +364,10 @@ def _prefill_us_per_token(runs: Sequence[Run]) -> float:
 def _budget_figures(
     runs: Sequence[Run], steps: Sequence[Step], decode_us: dict[int, float], free_us: float
 ) -> dict[str, Any]:
-    """One budget. budget_us: its tokens at free_us each, the speed without a budget; extra_us: a step with prefill,
-    less one that only decodes as many slots; budget_share: extra_us / budget_us; alone_us: a step of its tokens with
-    nothing beside them, alone_share: extra_us / the median of that; host_us: of steps with prefill, without graphs.
+    """One budget. budget_us: its tokens at free_us each, the speed without a budget; decode_us: of a step that only
+    decodes, by slots; extra_us: a step with prefill, less that of as many slots; budget_share: extra_us / budget_us;
+    alone_us: a step of its tokens with nothing beside them, alone_share: extra_us / the median of that; host_us: of
+    steps with prefill, without graphs.
     """
     us_per_token = _prefill_us_per_token(runs)
     alone = percentiles([microseconds for run in runs for microseconds in run.alone])
@@ -354,6 +380,7 @@ def _budget_figures(
         "steps": len(steps),
         "steps_with_prefill": len(prefilling),
         "steps_that_only_decode": sum(step.decodes_only for step in steps),
+        "decode_us": {slots: decode_us[slots] for slots in sorted(decode_us)},
         "extra_us": percentiles(extra),
         "budget_share": percentiles([microseconds / budget_us for microseconds in extra]),
         "alone_us": alone,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from runtime.checkpoints.checkpoint import Checkpoint, CheckpointCounts, Key, Reason, common_pages
-from runtime.checkpoints.eviction import Ranking, Worth, tokens_per, worth
+import numpy as np
+
+from runtime.checkpoints.checkpoint import Checkpoint, CheckpointCounts, Key, Reason
+from runtime.checkpoints.eviction import Ranking, Worth, worth
 from runtime.checkpoints.pages import PagePool
 from runtime.checkpoints.retention import prefix_digests
 from runtime.checkpoints.tree import Node, Place, RadixTree
@@ -34,8 +35,8 @@ class Below:
 class PrefixCache:
     """Checkpoints by prefix. Rows are reserved first, written by kernels, then published, held or released.
 
-    capacity: rows of the pool; pages: pool whose pages checkpoints share; drafting, stamp: of everything in it;
-    reserved_pages: pages that the engine's slots may come to need, which pins must leave alone.
+    capacity: rows of the pool; pages: pool whose pages checkpoints share, that of row r as owner r + 1; drafting,
+    stamp: of everything in it; reserved_pages: pages that the engine's slots may come to need, which pins leave alone.
     below: the tier that is offered a checkpoint before its device row goes.
     """
 
@@ -54,7 +55,7 @@ class PrefixCache:
         self.tree = RadixTree()
         self._free = list(range(self.capacity - 1, -1, -1))
         self._entries: dict[Key, Checkpoint] = {}
-        self._ranking = Ranking(self.capacity)
+        self._ranking = Ranking(self.capacity, self._sizes)
         self._clock = 0
 
     def __len__(self) -> int:
@@ -169,7 +170,7 @@ class PrefixCache:
             self.release(index)
             self.justify(checkpoint, reasons)
             return checkpoint
-        self.pages.share(pages)
+        self.pages.share(pages, index + 1)
         if checkpoint is None:
             node = self.tree.node_at(tokens, near, position)
             made_with = (self.page_size, self.drafting, self.stamp)
@@ -178,8 +179,6 @@ class PrefixCache:
             self.counts.written += 1
         checkpoint.index, checkpoint.pages = index, tuple(pages)
         self._ranking.put(index, checkpoint)
-        if checkpoint.node.children:
-            self._moved(checkpoint)
         self.justify(checkpoint, reasons)
         return checkpoint
 
@@ -243,27 +242,21 @@ class PrefixCache:
         return True
 
     def _least(self, protected: Key | None) -> Checkpoint | None:
-        """Of those that may go, the one of least worth; pages are only counted where they can decide."""
-        least, found, now = math.inf, None, self._clock + 1
+        """Of those that may go, the one of least worth."""
         for row, checkpoint in self._ranking.unmeasured():
-            self._ranking.measured(row, *self._bound(checkpoint))
-        for bound, saved, checkpoint in self._ranking.ascending(now):
-            if bound >= least:
-                break
+            self._ranking.measured(row, self._saved_tokens(checkpoint))
+        for _, checkpoint in self._ranking.ascending(self._clock + 1):
             if self.may_go(checkpoint, protected):
-                here = tokens_per(saved, self._sole_bytes(checkpoint), now - checkpoint.used)
-                if here < least:
-                    least, found = here, checkpoint
-        return found
+                return checkpoint
+        return None
 
-    def _bound(self, checkpoint: Checkpoint) -> tuple[int, int]:
-        """Tokens that it saves; bytes that its going frees at most: as if it shared pages with the one above only."""
+    def _saved_tokens(self, checkpoint: Checkpoint) -> int:
+        """What would be processed again without it, back to the next published one above."""
         above = self._published(checkpoint.node.parent)
-        saved = checkpoint.position - (above.position if above is not None else 0)
-        return saved, self.row_bytes + (len(checkpoint.pages) - common_pages(checkpoint, above)) * self.page_bytes
+        return checkpoint.position - (above.position if above is not None else 0)
 
     def _moved(self, checkpoint: Checkpoint) -> None:
-        """A checkpoint comes or goes, in any tier: those next below it are measured anew."""
+        """A checkpoint is offered or gone, in every tier: those next below it are measured anew."""
         for below in self.tree.next_below(checkpoint.node):
             if below.index is not None:
                 self._ranking.changed(below.index)
@@ -284,13 +277,14 @@ class PrefixCache:
 
     def measure(self, checkpoint: Checkpoint) -> Worth:
         """What speaks for a checkpoint."""
-        above = self._published(checkpoint.node.parent)
-        saved = checkpoint.position - (above.position if above is not None else 0)
-        return Worth(saved, self._sole_bytes(checkpoint), age=self._clock - checkpoint.used + 1)
+        pages = 0 if checkpoint.index is None else int(self.pages.sole[checkpoint.index + 1])
+        size = self.row_bytes + pages * self.page_bytes
+        return Worth(self._saved_tokens(checkpoint), size, age=self._clock - checkpoint.used + 1)
 
-    def _sole_bytes(self, checkpoint: Checkpoint) -> int:
-        """Of its row, and of the pages that nobody else has."""
-        return self.row_bytes + self.pages.sole(checkpoint.pages) * self.page_bytes
+    def _sizes(self) -> np.ndarray:
+        """Bytes of every row and of the pages that nobody else has, [capacity]."""
+        sizes: np.ndarray = self.row_bytes + self.pages.sole[1:] * self.page_bytes
+        return sizes
 
     @staticmethod
     def _published(node: Node | None) -> Checkpoint | None:
@@ -309,8 +303,7 @@ class PrefixCache:
         index, pages = checkpoint.index, checkpoint.pages
         checkpoint.index, checkpoint.pages = None, ()
         self._ranking.take(index)
-        self._moved(checkpoint)
-        self.pages.drop(pages)
+        self.pages.drop(pages, index + 1)
         self._free.append(index)
         if checkpoint.copy is None:
             self._forget(checkpoint)
@@ -387,11 +380,11 @@ class PrefixCache:
         self._rank(kept)
         used = {checkpoint.index for checkpoint in kept}
         self._free = [row for row in range(self.capacity - 1, -1, -1) if row not in used]
-        self.pages.reset(checkpoint.pages for checkpoint in kept)
+        self.pages.reset((c.index + 1, c.pages) for c in kept if c.index is not None)
 
     def _rank(self, kept: list[Checkpoint]) -> None:
         """A ranking of these alone."""
-        self._ranking = Ranking(self.capacity)
+        self._ranking = Ranking(self.capacity, self._sizes)
         for checkpoint in kept:
             if checkpoint.index is not None:
                 self._ranking.put(checkpoint.index, checkpoint)

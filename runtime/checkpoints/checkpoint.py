@@ -88,12 +88,3 @@ class CheckpointCounts:
     promoted: int = 0
     given_up: int = 0
     read: int = 0
-
-
-def common_pages(checkpoint: Checkpoint, above: Checkpoint | None) -> int:
-    """Leading pages that a checkpoint and one above it both hold: all that can be shared, or none are looked for."""
-    if above is None or above.index is None:
-        return 0
-    shared = above.shared_pages
-    mine, theirs = checkpoint.pages[shared - 1 : shared], above.pages[shared - 1 : shared]
-    return shared if shared and mine and mine == theirs else 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,23 +29,19 @@ def worth(measured: Worth) -> float:
     The two terms of Marconi (arXiv 2411.19379: recency and FLOP efficiency), multiplied instead of summed, so that
     there is no weight to tune; dividing by the age is hyperbolic caching (Blankstein et al., USENIX ATC 2017).
     """
-    return tokens_per(measured.saved_tokens, measured.bytes, measured.age)
-
-
-def tokens_per(saved_tokens: int, size: int, age: int) -> float:
-    """`worth`, of the numbers as they are. Never more of a larger size: that makes a bound of an upper one of bytes."""
-    return saved_tokens / (size * age)
+    return measured.saved_tokens / (measured.bytes * measured.age)
 
 
 class Ranking:
-    """The checkpoints of the device's rows by a lower bound of their worth, which a few array operations put in order.
+    """The checkpoints of the device's rows by their worth, of all of them in a few array operations.
 
-    A row with nothing in it, and one that `unmeasured` still has, are ranked last.
+    A row with nothing in it, and one that `unmeasured` still has, are ranked last. sizes: bytes that the eviction of
+    each row's checkpoint frees, [rows], as they are at the moment.
     """
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: int, sizes: Callable[[], np.ndarray]) -> None:
         self._at: list[Checkpoint | None] = [None] * rows
-        self._saved, self._bytes, self._used = np.full(rows, np.inf), np.ones(rows), np.zeros(rows)
+        self._saved, self._used, self._sizes = np.full(rows, np.inf), np.zeros(rows), sizes
         self._stale: set[int] = set()
 
     def put(self, row: int, checkpoint: Checkpoint) -> None:
@@ -63,21 +59,30 @@ class Ranking:
         self._used[row] = clock
 
     def changed(self, row: int) -> None:
-        """What its checkpoint saves, or what its going would free, is another than before."""
+        """What its checkpoint saves is another than before."""
         self._stale.add(row)
 
     def unmeasured(self) -> list[tuple[int, Checkpoint]]:
         """(row, checkpoint) of those of which it is to be told."""
         return [(row, found) for row in self._stale if (found := self._at[row]) is not None]
 
-    def measured(self, row: int, saved_tokens: int, most_bytes: int) -> None:
-        """What its checkpoint saves, and what its going frees at most."""
-        self._saved[row], self._bytes[row] = saved_tokens, most_bytes
+    def measured(self, row: int, saved_tokens: int) -> None:
+        """What its checkpoint saves."""
+        self._saved[row] = saved_tokens
         self._stale.discard(row)
 
-    def ascending(self, now: int) -> Iterator[tuple[float, int, Checkpoint]]:
-        """(bound, saved tokens, checkpoint) of every row that has one, the least bound first. now: after every use."""
-        bounds = self._saved / (self._bytes * (now - self._used))
-        for row in np.argsort(bounds, kind="stable").tolist():
+    def ascending(self, now: int) -> Iterator[tuple[float, Checkpoint]]:
+        """(worth, checkpoint) of every row that has one, the least worth first. now: after every use."""
+        worths = self._saved / (self._sizes() * (now - self._used))
+        for row in _ascending(worths):
             if (found := self._at[row]) is not None:
-                yield bounds[row], self._saved[row], found
+                yield float(worths[row]), found
+
+
+def _ascending(values: np.ndarray) -> Iterator[int]:
+    """Indices of the least, then of the next ...; the first is nearly always all that is asked for."""
+    if not values.size:
+        return
+    first = int(values.argmin())
+    yield first
+    yield from (index for index in np.argsort(values, kind="stable").tolist() if index != first)

@@ -1,17 +1,24 @@
-"""Pages of the KV cache: reference counts, nothing else. Independent of torch."""
+"""Pages of the KV cache: who holds them, nothing else. Independent of torch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+
 
 class PagePool:
-    """`num_pages` pages; a page is free at zero references. The last page freed is taken first."""
+    """`num_pages` pages; a page is free at zero references. The last page freed is taken first.
 
-    def __init__(self, num_pages: int) -> None:
+    Holders are owners 1, 2 ..., which hold a page once at most, or 0: whoever else, any number of times.
+    sole: by owner, how many pages nobody holds but this one; int64 [owners + 1], always right.
+    """
+
+    def __init__(self, num_pages: int, owners: int = 0) -> None:
         self.num_pages = num_pages
-        self._references = [0] * num_pages
-        self._free = list(range(num_pages - 1, -1, -1))
+        self.sole = np.zeros(owners + 1, np.int64)
+        self._sole = self.sole.data
+        self.reset(())
 
     @property
     def free(self) -> int:
@@ -31,36 +38,48 @@ class PagePool:
         """How many holders a page has."""
         return self._references[page]
 
-    def sole(self, pages: Iterable[int]) -> int:
-        """How many of `pages` have one holder."""
-        return [self._references[page] for page in pages].count(1)
-
     def take(self) -> int:
-        """A free page with one reference. Raises IndexError if there is none: ask `free` first."""
+        """A free page with one reference, of owner 0. Raises IndexError if there is none: ask `free` first."""
         page = self._free.pop()
-        self._references[page] = 1
+        self._references[page], self._holders[page] = 1, 0
+        self._sole[0] += 1
         return page
 
-    def share(self, pages: Iterable[int]) -> None:
+    def share(self, pages: Iterable[int], owner: int = 0) -> None:
         """One more holder for each of `pages`, which must be held already."""
-        references = self._references
+        references, holders, sole = self._references, self._holders, self._sole
         for page in pages:
-            assert references[page], f"page {page} is free"
-            references[page] += 1
+            count = references[page]
+            assert count, f"page {page} is free"
+            if count == 1:
+                sole[holders[page]] -= 1
+            references[page] = count + 1
+            holders[page] ^= owner
 
-    def reset(self, holders: Iterable[Iterable[int]]) -> None:
-        """Start again with only these holders: forget every other reference."""
+    def drop(self, pages: Iterable[int], owner: int = 0) -> None:
+        """One holder less for each of `pages`."""
+        references, holders, sole = self._references, self._holders, self._sole
+        for page in pages:
+            count = references[page]
+            assert count > 0, f"page {page} is free"
+            references[page] = count - 1
+            holders[page] ^= owner
+            if count == 2:
+                sole[holders[page]] += 1
+            elif count == 1:
+                sole[owner] -= 1
+                self._free.append(page)
+
+    def reset(self, holders: Iterable[tuple[int, Iterable[int]]]) -> None:
+        """Start again with only these (owner, pages): forget every other reference."""
         self._references = [0] * self.num_pages
-        for pages in holders:
+        self._holders = [0] * self.num_pages  # exclusive or of all owners that hold it: the owner, if there is one
+        for owner, pages in holders:
             for page in pages:
                 self._references[page] += 1
+                self._holders[page] ^= owner
         self._free = [page for page in range(self.num_pages - 1, -1, -1) if not self._references[page]]
-
-    def drop(self, pages: Iterable[int]) -> None:
-        """One holder less for each of `pages`."""
-        for page in pages:
-            count = self._references[page]
-            assert count > 0, f"page {page} is free"
-            self._references[page] = count - 1
+        self.sole[:] = 0
+        for page, count in enumerate(self._references):
             if count == 1:
-                self._free.append(page)
+                self._sole[self._holders[page]] += 1

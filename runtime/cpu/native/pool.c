@@ -17,7 +17,8 @@
  * workers are kept off the core of the caller.
  *
  * Sharing a launch costs a few hundred nanoseconds, so the pool learns per recorded launch whether that pays: the thread
- * that opens a launch times it both ways now and then, and runs it alone if that is faster.
+ * that opens a launch times it both ways now and then, and runs it alone if that is faster. The first run is shared: if
+ * it is long, nothing has to be tried, and nobody waits twice as long for the first replay of a large graph.
  */
 #include "pool.h"
 #include "contention.h"
@@ -48,12 +49,13 @@
 #define SMALLEST_CHUNKS 64
 #define STEAL_PATIENCE 16 /* relaxations before taking from another thread's range */
 /* A way is tried in several replays in a row, so that workers are awake. */
-#define ALONE_TRIALS 2
+#define ALONE_TRIALS 2 /* after the first, which is shared */
 #define FIRST_TRIALS 18
 #define TRIAL_PERIOD 256 /* then the slower way is tried again at this distance */
 #define TRIALS 6
 #define DRIFT 32
-#define LONG_MICROSECONDS 20 /* a launch of this duration is always shared */
+#define LONG_MICROSECONDS 20 /* a launch that takes one thread so long is always shared */
+#define SURELY_LONG 5 /* times as much, shared: no thread alone is faster, and waking one explains it no longer */
 #define PURE_SPINS_SHARE 8 /* of a wait: spin, then spin with sched_yield, then sleep */
 #define REMEMBERED 1024 /* launches whose way is known although they are not recorded; a power of two */
 #define LINE _Alignas(64)
@@ -155,7 +157,8 @@ enum { SHARED, ALONE };
 
 static int way_of(const cp_launch *l, uint32_t count) {
   if (count == 1) return ALONE;
-  if (l->trials < FIRST_TRIALS) return l->trials < ALONE_TRIALS ? ALONE : SHARED;
+  if (!l->trials || l->ticks[SHARED] > SURELY_LONG * long_ticks) return SHARED;
+  if (l->trials < FIRST_TRIALS) return l->trials <= ALONE_TRIALS ? ALONE : SHARED;
   if (l->ticks[ALONE] > long_ticks) return SHARED;
   int better = l->ticks[ALONE] < l->ticks[SHARED];
   return l->trials % TRIAL_PERIOD < TRIALS ? !better : better;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 import subprocess
 import sys
 import threading
@@ -60,6 +61,29 @@ def test_every_program_runs_once(threads, programs: int) -> None:
     for _ in range(20):
         graph.replay()
     assert torch.equal(visits, torch.full_like(visits, 1000))
+
+
+def learned(graph: HostGraph) -> list[tuple[int, int, int]]:
+    """(trials, ticks shared, ticks of one thread) of every launch: the tail of each record."""
+    return [record[5:] for record in struct.iter_unpack("=QQIIIIII", graph._records.raw)]
+
+
+def test_a_long_launch_is_shared_from_its_first_run_on(threads) -> None:
+    """Whether one thread would do is only tried of launches that may be short enough for it."""
+    threads(2)
+    long, short = torch.randn(4096, 256), torch.randn(2, 8)
+    out, little = torch.empty_like(long), torch.empty_like(short)
+    graph = HostGraph()
+    with graph.capture():
+        softmax_rows[(4096,)](long, out, 256, B=256)
+        softmax_rows[(2,)](short, little, 8, B=8)
+    for number in range(1, 41):
+        graph.replay()
+        (trials, shared, alone), (tried, _, short_alone) = learned(graph)
+        assert trials == number and shared and not alone
+        assert tried == number
+    assert short_alone
+    torch.testing.assert_close(out, long.softmax(1))
 
 
 def test_chunks_get_smaller_towards_the_end_of_a_range() -> None:

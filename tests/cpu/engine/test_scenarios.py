@@ -26,7 +26,19 @@ from runtime.bench import (
     run_startup,
 )
 from runtime.bench.drafts import _row
-from runtime.bench.load import leaks
+from runtime.bench.load import (
+    PAUSE,
+    Run,
+    Step,
+    _budget_checks,
+    _budget_figures,
+    _by_slots,
+    _decode_figures,
+    _prefill_us_per_token,
+    _serve,
+    _traffic,
+    leaks,
+)
 from runtime.bench.tables import show
 from runtime.checkpoints.image import image_layout
 from runtime.errors import BadOption, BenchUnavailable
@@ -123,6 +135,34 @@ def test_load_keeps_its_promises(load):
         assert 0 < row["queue_ms"]["p50"] <= row["first_token_ms"]["max"] and row["prefilled_tokens"]
 
 
+def test_load_decodes_beside_what_it_prefills(model):
+    """Every eighth step pauses prefill, no other: what the slots of a step take to decode is measured beside it."""
+    arrivals = list(_traffic(model, LOAD))
+    run = _serve(model, arrivals, 12, deadlines=False)
+    assert [step.paused for step in run.steps] == [number % PAUSE == PAUSE - 1 for number in range(len(run.steps))]
+    paused = [step for step in run.steps if step.paused]
+    assert not any(step.chunks or step.tokens for step in paused) and any(step.decodes_only for step in paused)
+    assert all(step.tokens <= 12 for step in run.steps) and any(step.tokens == 12 for step in run.steps)
+    assert sum(step.tokens for step in run.steps) == run.prefilled
+    figures = _decode_figures(run.steps, [run])
+    assert figures["steps"] == sum(step.decodes_only and not step.paused for step in run.steps)
+    assert not run.leaks
+
+
+def test_load_holds_a_step_against_its_budget():
+    """A step with prefill, less what its slots take to decode beside it; the budget at the speed without one."""
+    free = Run(None, prefill_us=1000.0, prefilled=100)
+    decode, mixed = Step(50.0, 40.0, 2, 0, 0, 0, paused=True), Step(290.0, 250.0, 2, 12, 1, 0)
+    run = Run(12, steps=[decode, mixed], prefill_us=200.0, prefilled=16, alone=[160.0])
+    row = _budget_figures([run], run.steps, {1: 30.0} | _by_slots(run.steps), _prefill_us_per_token([free]))
+    assert (row["budget_us"], row["extra_us"]["p90"], row["budget_share"]["p90"]) == (120.0, 240.0, 2.0)
+    assert (row["alone_share"]["p50"], row["host_us"]["p50"], row["throughput_share"]) == (1.5, 40.0, 0.8)
+    assert row["decode_us"] == {1: 30.0, 2: 50.0} and _budget_checks({"12": row}) == {
+        "budget 12: p90 of steps with prefill within 2.0 x the time of its tokens": True,
+        "budget 12: at least 70% of the prefill throughput without one": True,
+    }
+
+
 def test_load_sees_what_leaks(model):
     with model.engine() as engine:
         assert not list(leaks(engine))
@@ -199,8 +239,9 @@ def test_what_does_not_fit_is_refused(model):
             run(model, options, silent)
     with pytest.raises(BadOption, match="budgets"):
         run_load(model, LoadOptions(budgets=(12,)), silent)
-    with pytest.raises(BadOption, match="rounds"):
-        run_load(model, LoadOptions(rounds=0), silent)
+    for name, value in (("rounds", 0), ("requests", 0), ("prompt_tokens", (0, 3)), ("budgets", (None, 0))):
+        with pytest.raises(BadOption, match=name):
+            run_load(model, LoadOptions(**{name: value}), silent)
     for option, value in (("conversations", 2), ("turns", 1), ("rounds", 0)):
         with pytest.raises(BadOption, match=option):
             run_chat(model, replace(CHAT, **{option: value}), silent)
@@ -224,9 +265,29 @@ def test_command_line_refuses_options_of_another_scenario(bench):
         (("--scenario", "cost", "--temperature", "1"), "only with --scenario decode or chat"),
         (("--scenario", "load", "--eager"), "only with --scenario decode"),
         (("--scenario", "chat", "--interval", "often"), "page, or a number of tokens"),
+        (("--scenario", "chat", "--budgets", "64"), "only with --scenario load"),
+        *(
+            (("--scenario", "load", "--budgets", text), "numbers of tokens from 1")
+            for text in ("64,", "64,64", "0", "-1")
+        ),
+        (("--scenario", "load", "--prompt-tokens", "0"), "prompt_tokens"),
     ):
         done = bench(*arguments)
         assert done.exit_code == 2 and allowed in done.stderr and len(done.stderr.strip().splitlines()) == 1
+
+
+def test_command_line_sizes_the_load(bench, monkeypatch):
+    """Lengths are the largest; a run without a budget is always among them."""
+    asked = []
+    monkeypatch.setattr(
+        runtime.cli, "run_load", lambda model, options, progress: asked.append(options) or {"checks": {}}
+    )
+    sizes = ("--prompt-tokens", "50", "--new-tokens", "8", "--requests", "9", "--rounds", "1", "--budgets", "32, 16")
+    assert (
+        bench("--scenario", "load", "--json").exit_code == bench("--scenario", "load", "--json", *sizes).exit_code == 0
+    )
+    small = LoadOptions(9, (None, 32, 16), 1, prompt_tokens=(1, 50), answer_tokens=(8, 8))
+    assert asked == [LoadOptions(), small]
 
 
 @pytest.mark.parametrize("holds", [True, False])

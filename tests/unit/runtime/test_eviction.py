@@ -27,7 +27,7 @@ def test_worth_is_tokens_per_byte_and_age(tokens: int, size: int, age: int, fact
 
 def filled(lengths: dict[str, int], rows: int = 8, page_bytes: int = 0) -> PrefixCache:
     """Checkpoints of one text per letter, at the lengths given, each a use."""
-    cache = PrefixCache(rows, PagePool(64), False, "stamp", 4, row_bytes=10, page_bytes=page_bytes)
+    cache = PrefixCache(rows, PagePool(64, rows), False, "stamp", 4, row_bytes=10, page_bytes=page_bytes)
     for name, length in lengths.items():
         publish(cache, name, length)
     return cache

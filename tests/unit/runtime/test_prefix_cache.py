@@ -13,7 +13,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from runtime.checkpoints.cache import Below, PrefixCache
 from runtime.checkpoints.checkpoint import Checkpoint, Reason
-from runtime.checkpoints.eviction import tokens_per
 from runtime.checkpoints.pages import PagePool
 from runtime.checkpoints.retention import prefix_digests
 from runtime.errors import OutOfPages, PinRefused
@@ -59,7 +58,7 @@ class Shelf(Below):
 
 def new_cache(rows: int = ROWS, pages: int = PAGES, room: int = 0, reserved: int = 0) -> PrefixCache:
     options = {"row_bytes": ROW_BYTES, "page_bytes": PAGE_BYTES, "reserved_pages": reserved, "below": Shelf(room)}
-    return PrefixCache(rows, PagePool(pages), False, "stamp", PAGE_SIZE, **options)
+    return PrefixCache(rows, PagePool(pages, rows), False, "stamp", PAGE_SIZE, **options)
 
 
 class CacheMachine(RuleBasedStateMachine):
@@ -424,16 +423,14 @@ class CacheMachine(RuleBasedStateMachine):
             assert checkpoint.node.checkpoint is checkpoint and checkpoint.node.end == len(entry.text)
 
     def ranking_is_that_of_the_rows(self) -> None:
-        """Every row that has a checkpoint is ranked by its bound, as soon as those that changed are measured."""
+        """Every row that has a checkpoint is ranked by its worth, as soon as those that changed are measured."""
         ranking, now = self.cache._ranking, self.cache._clock + 1
-        stale = {row for row, _ in ranking.unmeasured()}
-        for bound, saved, checkpoint in ranking.ascending(now):
-            if checkpoint.index not in stale:
-                most_saved, most_bytes = self.cache._bound(checkpoint)
-                assert saved == most_saved == self.cache.measure(checkpoint).saved_tokens
-                assert bound == tokens_per(saved, most_bytes, now - checkpoint.used) <= self.cache.worth(checkpoint)
-        on_device = [entry for entry in self.model.entries if entry.row is not None]
-        assert {checkpoint.index for _, _, checkpoint in ranking.ascending(now)} == {entry.row for entry in on_device}
+        stale, ranked = {row for row, _ in ranking.unmeasured()}, list(ranking.ascending(now))
+        for value, checkpoint in ranked:
+            assert checkpoint.index in stale or value == self.cache.worth(checkpoint)
+        assert [value for value, _ in ranked] == sorted(value for value, _ in ranked)
+        on_device = sorted(entry.row for entry in self.model.entries if entry.row is not None)
+        assert sorted(checkpoint.index for _, checkpoint in ranked) == on_device
 
     def counts_are_the_same(self) -> None:
         counts = {name: getattr(self.cache.counts, name) for name in COUNTED}
