@@ -1,4 +1,4 @@
-"""Launches from Triton straight to C do what the launcher in Python does: the same bits, the same errors, the same hooks."""
+"""Launches from Triton straight to C do what the launcher in Python does: the same bits, errors and hooks."""
 
 from __future__ import annotations
 
@@ -56,12 +56,13 @@ PLAIN = {"grid": (1, 1, 1), "a": 3, "b": 5, "c": 0.5, "d": 0.25, "e": True, "f":
 CHANGES: list[dict[str, Any]] = [
     {}, {"grid": (2, 3, 4)}, {"grid": (True, 1, 1)}, {"grid": (np.int64(2), np.int32(3), 1)}, {"grid": (0, 1, 1)},
     {"grid": (torch.tensor(2), 1, 1)}, {"a": -(1 << 31)}, {"a": (1 << 31) - 1}, {"a": True}, {"a": np.int32(-5)},
-    {"a": 1 << 63}, {"a": -(1 << 63) - 1}, {"a": 1.5}, {"a": "3"}, {"a": None}, {"b": (1 << 64) - 1}, {"b": 1 << 64}, {"b": -1},
-    {"b": np.uint64(9)}, {"c": 1}, {"c": float("nan")}, {"c": -0.0}, {"c": np.float64(0.1)}, {"c": 1 << 2000},
-    {"c": "x"}, {"c": torch.tensor(2.5)}, {"d": 1e300}, {"d": 0.1}, {"e": False}, {"e": 1}, {"f": (1 << 63) - 1}, {"f": -(1 << 63)},
-    {"f": 1 << 64}, {"out": 1.5}, {"out": torch.empty(8, dtype=torch.int64, device="meta")},
-    {"grid": (-1, 1, 1)}, {"grid": (1 << 31, 1, 1)}, {"grid": (1 << 64, 1, 1)}, {"grid": (1 << 16, 1 << 16, 1)},
-    {"grid": (1.0, 1, 1)}, {"grid": ("2", 1, 1)}, {"grid": (None, 1, 1)}, {"out": "address"},
+    {"a": 1 << 63}, {"a": -(1 << 63) - 1}, {"a": 1.5}, {"a": "3"}, {"a": None}, {"b": (1 << 64) - 1}, {"b": 1 << 64},
+    {"b": -1}, {"b": np.uint64(9)}, {"c": 1}, {"c": float("nan")}, {"c": -0.0}, {"c": np.float64(0.1)},
+    {"c": 1 << 2000}, {"c": "x"}, {"c": torch.tensor(2.5)}, {"d": 1e300}, {"d": 0.1}, {"e": False}, {"e": 1},
+    {"f": (1 << 63) - 1}, {"f": -(1 << 63)}, {"f": 1 << 64}, {"out": 1.5},
+    {"out": torch.empty(8, dtype=torch.int64, device="meta")}, {"grid": (-1, 1, 1)}, {"grid": (1 << 31, 1, 1)},
+    {"grid": (1 << 64, 1, 1)}, {"grid": (1 << 16, 1 << 16, 1)}, {"grid": (1.0, 1, 1)}, {"grid": ("2", 1, 1)},
+    {"grid": (None, 1, 1)}, {"out": "address"},
 ]  # fmt: skip
 
 
@@ -206,7 +207,7 @@ print("ended", not thread.is_alive())
 
 
 def test_other_threads_run_python_meanwhile(tmp_path: Path) -> None:
-    """The kernel waits for a number that another thread writes; with the interpreter's lock held it would never come."""
+    """The kernel waits for a number that another thread writes: it never came if the interpreter's lock were held."""
     (tmp_path / "wait.py").write_text(WAIT)
     command = [sys.executable, "-c", MEANWHILE]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
