@@ -10,7 +10,7 @@ from typing import Any
 from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 
-from . import assertions, graph, knobs, pool
+from . import assertions, direct, graph, knobs, pool
 from .checks import mode
 from .checks.launch import CheckedLauncher
 from .launcher import KernelLauncher
@@ -127,8 +127,8 @@ class CpuDriver(DriverBase):
         cache.zero_()
 
 
-def _launcher(source: Any, metadata: Any) -> KernelLauncher:
-    return (CheckedLauncher if metadata.check_mode else KernelLauncher)(source, metadata)
+def _launcher(source: Any, metadata: Any) -> Callable[..., None]:
+    return CheckedLauncher(source, metadata) if metadata.check_mode else direct.launch(KernelLauncher(source, metadata))
 
 
 def _benchmark(function: Callable, *, quantiles: Sequence[float] | None = None, **options: Any) -> Any:

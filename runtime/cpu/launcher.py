@@ -89,6 +89,15 @@ class KernelLauncher:
         self._pack_tensors = _compile_packer(self.leaves, "{}.data_ptr()", self._require_cpu)
         self._pack_any = _compile_packer(self.leaves, "address({})")
 
+    def formats(self) -> str | None:
+        """How launch.c reads the arguments, one letter each; None if some are tuples or descriptors."""
+        if any(len(path) > 1 or type_.startswith("tensordesc") for path, type_ in self.leaves):
+            return None
+        letters = ["-"] * len(self.parameters)
+        for (position,), type_ in self.leaves:
+            letters[position] = "p" if type_.startswith("*") else _FORMATS[type_]
+        return "".join(letters)
+
     def describe(self, args: tuple) -> Iterator[tuple[str, Any]]:
         """(parameter, argument) of every run-time argument: elements of tuples share their parameter's name, a tensor
         descriptor gives its tensor."""

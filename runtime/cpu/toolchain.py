@@ -108,8 +108,8 @@ def kernel_command(source: str, target: str) -> list[str]:
 
 
 def build_library() -> bytes:
-    """Sealed shared object of the thread pool."""
-    return _build((NATIVE / "pool.c").read_text(), "pool", [*LIBRARY_FLAGS, "-I", str(NATIVE)], [])
+    """Sealed shared object of the thread pool and of what Triton calls for a launch."""
+    return _build('#include "pool.c"\n#include "launch.c"\n', "pool", [*LIBRARY_FLAGS, "-I", str(NATIVE)], [])
 
 
 def _build(source: str, name: str, flags: list[str], libraries: list[str]) -> bytes:
