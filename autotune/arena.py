@@ -16,7 +16,7 @@ from torch import Tensor
 
 from autotune.scenes import Scene
 from codegen.launching import BLOCKS, ROW_TILE, SLOT_TILE, row_tile
-from codegen.plan import PAD_SLOT_ID, Buffer, Kernel, Plan, Role
+from codegen.plan import PAD_SLOT_ID, Buffer, Kernel, Launch, Plan, Role
 from runtime.layouts import TORCH_DTYPES, laid_out
 from runtime.plan import Source
 from runtime.random_weights import random_tensor
@@ -62,7 +62,7 @@ class Arena:
         """
         make = made or (lambda name, buffer: self._tensor(buffer).to(self.device))
         named = {buffer.name: buffer for buffer in plan.buffers}
-        values = {name: STREAM if value == "stream" else value for name, value in self.scene.launch.args}
+        values = {name: STREAM if value == "stream" else value for name, value in self._launch(plan).args}
         buffers = {name: named[value] for name, value in values.items() if value in named}
         tensors = {name: make(name, buffer) for name, buffer in buffers.items()}
         scalars = {name: self._scalar(value) for name, value in values.items() if value not in named}
@@ -72,8 +72,17 @@ class Arena:
 
     def grid(self, plan: Plan, kernel: Kernel) -> tuple[int, ...]:
         """Programs of a candidate's launch."""
-        launch = next(x for s, x in plan.launches() if s.name == self.scene.section.name and x.kernel == kernel.name)
-        return tuple(self._size(size, self.tile(kernel)) for size in launch.grid)
+        return tuple(self._size(size, self.tile(kernel)) for size in self._launch(plan).grid)
+
+    def _launch(self, plan: Plan) -> Launch:
+        """The scene's launch as `plan` has it: coded weights come with another argument."""
+        at = self._alike(self.plan).index(self.scene.launch)
+        return self._alike(plan)[at]
+
+    def _alike(self, plan: Plan) -> list[Launch]:
+        """Launches of the scene's kernel in its section, in order."""
+        section, kernel = self.scene.section.name, self.scene.launch.kernel
+        return [launch for s, launch in plan.launches() if s.name == section and launch.kernel == kernel]
 
     def _scalar(self, name: str) -> int:
         scene = self.scene
@@ -95,7 +104,7 @@ class Arena:
 
     def _tensor(self, buffer: Buffer) -> Tensor:
         if buffer.role is Role.WEIGHT:
-            return self._weights(buffer)
+            return self.weights(buffer)
         if buffer.name in self._protocol:
             return self._protocol[buffer.name](torch.full(buffer.shape, PAD_SLOT_ID, dtype=TORCH_DTYPES[buffer.dtype]))
         shape = (CHECKPOINTS, *buffer.shape[1:]) if buffer.role is Role.CHECKPOINT else buffer.shape
@@ -108,7 +117,7 @@ class Arena:
             return torch.rand(shape, generator=seeded).mul_(0.1).to(dtype)
         return torch.randn(shape, generator=seeded).to(dtype)
 
-    def _weights(self, buffer: Buffer) -> Tensor:
+    def weights(self, buffer: Buffer) -> Tensor:
         """A weight buffer in its layout: the same matrix whatever the panels are."""
         sources = [self.source(buffer, index) for index in range(len(buffer.sources))]
         return laid_out(buffer, sources)

@@ -29,6 +29,7 @@ MOST_COPIES, MOST_LAUNCHES = 64, 400
 MOST_BYTES = 1 << 30
 SPARE = 21  # sixteenths of a buffer: another layout pads N and K by an eighth each at most, together by 81/64
 WARM_UPS = 3
+CODED_LAYOUTS = frozenset(["coded_panel", "coded_escapes"])
 NOTCH = 1.57  # of the interquartile range over the root of the number: half the confidence interval of a median
 
 
@@ -54,13 +55,16 @@ class Pool:
     """Memory that all candidates of a kernel share in one scene, so that none is faster for where its operands lie.
 
     `copies` sets of what the next layer has another of; the rest, scratch among it, is the same for all launches. A
-    weight buffer is laid out for the untuned kernel: another one reads the same numbers in another order.
+    weight buffer is laid out for the untuned kernel: another one reads the same numbers in another order. Codes are no
+    numbers, so weights that are coded for one of the two only, or in other panels, get memory of their own.
     """
 
     def __init__(self, expected: Expected, copies: int) -> None:
         self.expected, self.copies = expected, copies
         self._shared = expected.start.copy().tensors
+        self._device = expected.arena.device
         self._own: list[dict[str, Tensor]] = [{} for _ in range(copies)]
+        self._coded: list[dict[str, tuple[Buffer, Tensor]]] = [{} for _ in range(copies)]
 
     def operands(self, candidate: Candidate, index: int) -> Operands:
         """The operands of one launch of a candidate."""
@@ -71,10 +75,23 @@ class Pool:
     def _tensor(self, name: str, buffer: Buffer, index: int) -> Tensor:
         if buffer.role not in PER_LAYER:
             return self._shared[name]
+        usual = self.expected.start.buffers.get(name)
+        if buffer != usual and (usual is None or CODED_LAYOUTS & {buffer.layout, usual.layout}):
+            return self._laid_out(name, buffer, index)
         storage = self._own[index].get(name)
         if storage is None or storage.numel() < buffer.bytes:
             storage = self._own[index][name] = self._storage(name, buffer)
         return storage[: buffer.bytes].view(self._shared[name].dtype).view(buffer.shape)
+
+    def _laid_out(self, name: str, buffer: Buffer, index: int) -> Tensor:
+        """The weights as one candidate reads them, until another one has them in yet another way."""
+        found = self._coded[index].get(name)
+        if found is None or found[0] != buffer:
+            first = self._coded[0].get(name)
+            same = index > 0 and first is not None and first[0] == buffer
+            tensor = first[1].clone() if same and first is not None else self.expected.arena.weights(buffer)
+            found = self._coded[index][name] = buffer, tensor.to(self._device)
+        return found[1]
 
     def _storage(self, name: str, buffer: Buffer) -> Tensor:
         """Bytes for the buffer in any layout, filled with its contents over and over."""
@@ -172,7 +189,8 @@ class Contest:
 
     def _track(self, expected: Expected) -> tuple[Pool, int]:
         """Enough copies for the working set, enough launches for a burst."""
-        own = max(1, expected.start.bytes(PER_LAYER))
+        unread = sum(b.bytes for b in expected.start.buffers.values() if b.layout == "coded_escapes")
+        own = max(1, expected.start.bytes(PER_LAYER) - unread)
         once = lane(self.judge.untuned, Pool(expected, 1), self.judge.device, 1)
         seconds = min(once.seconds() for _ in range(2))
         fitting = max(2, min(int(LONGEST_SECONDS / seconds), MOST_BYTES // own, MOST_COPIES))

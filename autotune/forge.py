@@ -43,7 +43,7 @@ class Candidate:
 
 
 def reduced(spec: ModelSpec) -> ModelSpec:
-    """The spec with one layer of each kind: the same kernel instances over fewer weights, lowered in no time."""
+    """The spec with one layer of each kind: as a part of it, the same kernel instances, lowered in no time."""
     return spec.model_copy(update={"pattern": tuple(dict.fromkeys(spec.pattern))})
 
 
@@ -51,18 +51,21 @@ class Forge:
     """Makes candidates of the kernels of one spec and target. text: renders a kernel; tests plant faults with it."""
 
     def __init__(self, spec: ModelSpec, target: str, folder: Path, text: Text = kernel_text) -> None:
-        self.spec, self.target, self.folder, self.text = reduced(spec), target, folder, text
+        self.spec, self.target, self.folder, self.text = spec, target, folder, text
 
     @cached_property
     def untuned(self) -> Plan:
         """The plan with every default."""
-        return lower(self.spec, self.target)
+        return self._lowered({})
 
     def candidate(self, kernel: str, values: Values) -> Candidate:
         """Lower, check and import the kernel with these values. Raises CodegenError if the plan refuses them."""
-        plan = lower(self.spec, self.target, {kernel: values}) if values else self.untuned
+        plan = self._lowered({kernel: values}) if values else self.untuned
         instance = plan.kernel(kernel)
         return Candidate(dict(values), plan, instance, self._function(instance))
+
+    def _lowered(self, values: Mapping[str, Values]) -> Plan:
+        return lower(reduced(self.spec), self.target, values, part_of=self.spec)
 
     def write(self, kernel: Kernel) -> Path:
         """The module of a kernel, in a folder named after its text; others may write it now. Raises TuneNotWritten."""

@@ -136,7 +136,7 @@ class Judge:
     ) -> None:
         where = f"{expected.scene.name}, {count or 'all'} threads"
         for name, tensor in found.items():
-            if expected.start.buffers[name].role is Role.WEIGHT:
+            if start.buffers[name].role is Role.WEIGHT:
                 if not torch.equal(bits(tensor), bits(start.tensors[name])):
                     raise Rejected(f"it wrote into the weights {name} ({where})")
                 continue

@@ -12,7 +12,7 @@ from typing import Any
 from autotune.scenes import Scene, timed_scenes
 from codegen.launching import row_tile
 from codegen.plan import Kernel, Plan
-from codegen.tunables import ROW_TILES, Tunable, Value, plain
+from codegen.tunables import CODED, ROW_TILES, Tunable, Value, plain
 from codegen.tuned import FREE
 
 HOPELESS = 1.5  # of the untuned kernel's bound: a candidate whose own bound is worse is not tried
@@ -20,6 +20,7 @@ LAUNCH_SECONDS = 1e-6
 PROGRAM_SECONDS = 1e-7  # to take up a program
 NEXT_TO_NOTHING = 4096  # bytes
 WEIGHT_BYTES = {"kernels/draft_head.py.j2": 1}  # of an element; two of all other weights that lie in panels
+CODED_BYTES = 1.5  # of one in codes
 PER_PASS = 4.0  # a panel that is read again comes from a nearer cache, so much faster
 
 Values = dict[str, Value]
@@ -109,13 +110,14 @@ def _seconds(kernel: Kernel, values: Values, scene: Scene, machine: Machine) -> 
     return float(share * max(moved, flops / machine.peak) + taken_up)
 
 
-def _work(kernel: Kernel, values: Values, scene: Scene, rows: int) -> tuple[int, int, int]:
+def _work(kernel: Kernel, values: Values, scene: Scene, rows: int) -> tuple[int, float, int]:
     """Programs, bytes and operations of a launch, padding included. rows: padded ones."""
     held: dict[str, Any] = {**dict(kernel.constants), **values}
     if "BLOCK_K" in held:
         panels, steps = -(-held["N"] // held["BLOCK_N"]), -(-held["K"] // held["BLOCK_K"])
         elements = panels * held["BLOCK_N"] * steps * held["BLOCK_K"]
-        return panels, WEIGHT_BYTES.get(kernel.template, 2) * elements, 2 * rows * elements
+        size = CODED_BYTES if held.get(CODED) else WEIGHT_BYTES.get(kernel.template, 2)
+        return panels, size * elements, 2 * rows * elements
     if "BLOCK_C" in held:
         return scene.bucket * -(-held["CHANNELS"] // held["BLOCK_C"]), 4 * held["CHANNELS"] * scene.rows, 0
     return scene.bucket, NEXT_TO_NOTHING, 0

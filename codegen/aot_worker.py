@@ -17,7 +17,7 @@ from typing import Any
 
 POINTER_ALIGNMENT = 16
 WATCH_SECONDS = 1.0
-TRITON_TYPES = {"int8": "i8", "bf16": "bf16", "fp32": "fp32", "int32": "i32", "int64": "i64"}
+TRITON_TYPES = {"uint8": "u8", "int8": "i8", "bf16": "bf16", "fp32": "fp32", "int32": "i32", "int64": "i64"}
 
 
 class ToolchainRefused(Exception):
@@ -98,8 +98,8 @@ def _compile_cpu(job: Job, function: Any) -> Any:
     import torch
     from triton.runtime.jit import MockTensor
 
-    names = {"int8": "int8", "bf16": "bfloat16", "fp32": "float32", "int32": "int32", "int64": "int64"}
-    dtypes = {dtype: getattr(torch, name) for dtype, name in names.items()}
+    names = {"bf16": "bfloat16", "fp32": "float32"}
+    dtypes = {dtype: getattr(torch, names.get(dtype, dtype)) for dtype in TRITON_TYPES}
     args: dict[str, Any] = {name: 3 if dtype == "scalar" else MockTensor(dtypes[dtype]) for name, dtype in job.params}
     if job.row_tile is not None:
         args["BLOCK_M"] = job.row_tile
@@ -165,7 +165,8 @@ def _read_cubin(tool: str, *options: str, cubin: bytes) -> str:
 
 def device_functions() -> tuple[Path, ...]:
     """The modules of device functions that kernels may use."""
-    return tuple(sorted((Path(__file__).resolve().parent.parent / "runtime").glob("device*.py")))
+    runtime = Path(__file__).resolve().parent.parent / "runtime"
+    return (*sorted(runtime.glob("device*.py")), runtime / "cpu" / "functions.py")
 
 
 def device_functions_sha256() -> str:

@@ -70,6 +70,8 @@ def _moved(plan: Plan, buffer: Buffer, rows: int, shape: Shape, attends: bool) -
     """Bytes of weights, states and KV that a launch reads or writes, each once; scratch stays in the nearest cache."""
     per_entry = buffer.bytes // buffer.shape[0]
     if buffer.role is Role.WEIGHT:
+        if buffer.layout == "coded_escapes":  # few rows of them are read
+            return 0
         gathered = buffer.name == "embed"
         return min(buffer.bytes, rows * per_entry) if gathered else buffer.bytes
     if buffer.role is Role.STATE:

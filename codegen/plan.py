@@ -16,7 +16,7 @@ from typing import Any
 
 from codegen.tunables import NUM_WARPS, ROW_TILES, Tunable, Value
 
-DTYPE_BYTES: Mapping[str, int] = {"int8": 1, "bf16": 2, "fp32": 4, "int32": 4, "int64": 8}
+DTYPE_BYTES: Mapping[str, int] = {"uint8": 1, "int8": 1, "bf16": 2, "fp32": 4, "int32": 4, "int64": 8}
 GRID_SYMBOLS = ("rows", "bucket", "row_blocks", "slot_blocks")
 SECTION_SCALARS = ("rows", "bucket", "rows_per_slot", "draft_index", "num_drafts")
 PAD_SLOT_ID = -1
@@ -49,8 +49,9 @@ class Buffer:
     """A static device buffer.
 
     fill: "zero", "pad" (PAD_SLOT_ID), "rope_cos" or "rope_sin" (with `theta`). Weights have `sources` and a layout:
-    "plain" (as stored), "transposed", "panel": `[N/BN][K/2][BN][2]`, N padded to BN and K to BLOCK_K, or derived from a
-    matrix: "int8_panel": `[N/BN][K/4][BN][4]`, its rows quantised, and "int8_scale" `[N]`, their scales. KV buffers
+    "plain" (as stored), "transposed", "panel": `[N/BN][K/2][BN][2]`, N padded to BN and K to BLOCK_K, "coded_panel" and
+    "coded_escapes": the same in 12 bits an element (`runtime.coding`), or derived from a matrix: "int8_panel":
+    `[N/BN][K/4][BN][4]`, its rows quantised, and "int8_scale" `[N]`, their scales. KV buffers
     `[pages, kv_heads, BLOCK_D * PAGE]` have one too: "k_pages", a page of a head being `[BLOCK_D/2][PAGE][2]`, the
     last dim two neighbours of an entry, or "v_pages": `[PAGE/2][BLOCK_D][2]`, the last dim two neighbouring entries.
     """

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 ROW_TILES = "row_tiles"
+CODED = "coded"  # 1: weights in 12 bits an element (runtime/coding.py), 0: as stored
 NUM_WARPS, NUM_STAGES, PREFETCH_BYTES = "num_warps", "num_stages", "prefetch_bytes"
 OPTIONS = (NUM_WARPS, NUM_STAGES, PREFETCH_BYTES)  # of a launch; every other name is a constant of the kernel's text
 

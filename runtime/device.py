@@ -6,15 +6,31 @@ Contraction is off in every kernel (docs/numerics.md): `tl.fma` stands where one
 import triton
 import triton.language as tl
 
+from runtime.cpu.functions import coded_bf16
+
 
 @triton.jit
 def panel_operand(flat, K: tl.constexpr, N: tl.constexpr, GROUP: tl.constexpr = 2):
     """Read `flat [K * N]`, stored as groups along k `[K/GROUP][N][GROUP]`, as the right operand `[K, N]` of a dot.
 
-    GROUP: 2 of bf16, 4 of int8: 32 bits.
+    GROUP: 2 of bf16, 4 of int8: 32 bits. flat may have the shape of the groups as well.
     """
     groups = tl.reshape(flat, (K // GROUP, N, GROUP))
     return tl.reshape(tl.permute(groups, (0, 2, 1)), (K, N))
+
+
+@triton.jit
+def coded_groups(w, escapes, panel, first, ROWS: tl.constexpr, N: tl.constexpr, PAIRS: tl.constexpr):
+    """Rows first .. first + ROWS - 1 of a panel of a coded matrix (runtime/coding.py): [ROWS, N, 2] bf16.
+
+    w [panels, HEAD + PAIRS, 3, N], escapes [panels, PAIRS, N], uint8. panel: int64.
+    """
+    HEAD: tl.constexpr = (16 + PAIRS + 3 * N - 1) // (3 * N)
+    codebook = w + panel * ((HEAD + PAIRS) * 3 * N)
+    o_escapes = panel * (PAIRS * N) + first * N
+    return coded_bf16(
+        codebook + (HEAD + first) * (3 * N), escapes + o_escapes, codebook, codebook + 16 + first, ROWS, N
+    )
 
 
 @triton.jit

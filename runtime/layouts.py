@@ -8,17 +8,20 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from runtime.coding import code_panels, rows_of
 from runtime.plan import Buffer
 from runtime.quantise import quantised
 
 LAYOUT_VERSION = 1  # of what `lay_out` writes: a change of its bytes for the same buffer counts it up
 TORCH_DTYPES = {
+    "uint8": torch.uint8,
     "int8": torch.int8,
     "bf16": torch.bfloat16,
     "fp32": torch.float32,
     "int32": torch.int32,
     "int64": torch.int64,
 }
+PAIR = 2
 GROUP_DTYPES = {4: torch.int32, 8: torch.int64}  # neighbouring elements as one, by their bytes
 
 
@@ -87,10 +90,18 @@ class LaidOut(Protocol):
         """How the tensors it is made of lie in it."""
 
 
-def lay_out(buffer: LaidOut, out: Tensor, sources: Sequence[Tensor]) -> None:
-    """Write a weight buffer, which holds zeros. Raises ValueError for a layout this runtime does not know."""
+def lay_out(buffer: LaidOut, out: Tensor, sources: Sequence[Tensor], escapes: Tensor | None = None) -> None:
+    """Write a weight buffer, which holds zeros. Raises ValueError for a layout this runtime does not know.
+
+    escapes: the tensor of the buffer that belongs to coded weights, to be written with them; it holds zeros as well.
+    """
     if buffer.layout == "panel":
         _fill_panels(out, sources)
+    elif buffer.layout == "coded_panel":
+        panels, height, _, block_n = out.shape
+        code_panels(panel(sources, (panels, rows_of(height, block_n), block_n, PAIR)), out, escapes)
+    elif buffer.layout == "coded_escapes":
+        code_panels(panel(sources, (*out.shape, PAIR)), None, out)
     elif buffer.layout == "int8_panel":
         _fill_panels(out, (values for values, _ in quantised(sources[0])))
     elif buffer.layout == "int8_scale":

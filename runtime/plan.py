@@ -12,10 +12,13 @@ from runtime.checked import name as checked_name
 PAD_SLOT_ID = -1
 NUM_BYTES = 256
 MOST_DIMS = 8
-DTYPE_BYTES: Mapping[str, int] = {"int8": 1, "bf16": 2, "fp32": 4, "int32": 4, "int64": 8}
+DTYPE_BYTES: Mapping[str, int] = {"uint8": 1, "int8": 1, "bf16": 2, "fp32": 4, "int32": 4, "int64": 8}
 ROLES = ("weight", "table", "state", "ring", "kv", "checkpoint", "protocol", "scratch")
 FILLS = ("zero", "pad", "rope_cos", "rope_sin")
-LAYOUTS = ("plain", "transposed", "panel", "int8_panel", "int8_scale", "k_pages", "v_pages")
+LAYOUTS = (
+    *("plain", "transposed", "panel", "coded_panel", "coded_escapes", "int8_panel", "int8_scale"),
+    *("k_pages", "v_pages"),
+)
 SIZES = (
     *("max_slots", "max_context", "max_rows", "ring", "prefill_chunk", "page_size", "pages_per_slot", "num_pages"),
     *("checkpoint_slots", "max_stop_tokens", "max_biases", "prefill_slots", "vocab_size"),

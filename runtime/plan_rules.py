@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from math import prod
 
+from runtime.coding import BYTES, head_rows, rows_of
 from runtime.plan import Buffer, Limits, Plan
 
 PAIR, QUAD = 2, 4
@@ -109,10 +110,35 @@ def _filled(buffer: Buffer) -> bool:
 
 def _is_panel(buffer: Buffer) -> bool:
     """[panels, K_padded / 2, BN, 2] bf16 or fp32 of matrices [n_i, K]: `runtime.layouts.panel`."""
-    widths = {source.shape[1:] for source in buffer.sources}
-    if buffer.dtype not in REAL or len(buffer.shape) != 2 * PAIR or buffer.shape[-1] != PAIR or len(widths) != 1:
+    if buffer.dtype not in REAL or len(buffer.shape) != 2 * PAIR or buffer.shape[-1] != PAIR:
         return False
-    panels, pairs, block_n, _ = buffer.shape
+    return _fit(buffer, *buffer.shape[:-1])
+
+
+def _is_coded_panel(buffer: Buffer) -> bool:
+    """[panels, H + K_padded / 2, 3, BN] uint8 of bf16 matrices [n_i, K]: `runtime.coding`."""
+    if len(buffer.shape) != 2 * PAIR or buffer.shape[2] != BYTES:
+        return False
+    panels, height, _, block_n = buffer.shape
+    pairs = rows_of(height, block_n)
+    return height == head_rows(pairs, block_n) + pairs and _is_coded(buffer, panels, pairs, block_n)
+
+
+def _is_coded_escapes(buffer: Buffer) -> bool:
+    """[panels, K_padded / 2, BN] uint8 of bf16 matrices [n_i, K]."""
+    return len(buffer.shape) == 1 + PAIR and _is_coded(buffer, *buffer.shape)
+
+
+def _is_coded(buffer: Buffer, panels: int, pairs: int, block_n: int) -> bool:
+    stored = {source.dtype for source in buffer.sources}
+    return buffer.dtype == "uint8" and stored == {"bf16"} and _fit(buffer, panels, pairs, block_n)
+
+
+def _fit(buffer: Buffer, panels: int, pairs: int, block_n: int) -> bool:
+    """Whether the tensors of a buffer are matrices of one width that panels of these sizes hold."""
+    widths = {source.shape[1:] for source in buffer.sources}
+    if len(widths) != 1:
+        return False
     (width,) = widths
     rows = sum(source.shape[0] for source in buffer.sources)
     return len(width) == 1 and width[0] <= PAIR * pairs and rows <= panels * block_n
@@ -151,6 +177,8 @@ def _is_plain(buffer: Buffer) -> bool:
 
 WEIGHT_SHAPES: dict[str, Callable[[Buffer], bool]] = {
     "panel": _is_panel,
+    "coded_panel": _is_coded_panel,
+    "coded_escapes": _is_coded_escapes,
     "int8_panel": _is_int8_panel,
     "int8_scale": _is_int8_scale,
     "transposed": _is_transposed,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 NAMES = {
+    torch.uint8: "U8",
     torch.int8: "I8",
     torch.bfloat16: "BF16",
     torch.int32: "I32",

@@ -24,20 +24,25 @@ class Shape:
 
 @dataclass(frozen=True)
 class Moved:
-    """One launch of a step in order. bytes: weights, states and KV that it reads or writes, each once."""
+    """One launch of a step in order. bytes: weights, states and KV that it reads or writes, each once.
+
+    stored_bytes: the same with coded weights counted as the weights file stores them.
+    """
 
     section: str
     layer: str
     kernel: str
     bytes: int
+    stored_bytes: int
 
 
 def step_launches(plan: Plan, shape: Shape) -> Iterator[Moved]:
     """The launches of `step(b, bucket, drafted_by, verify_drafts, next_drafts)`, in the order of the step module."""
     for section, rows in _sections(shape):
         for launch in plan.sections[section]:
-            moved = sum(_bytes(plan, launch, plan.buffers[name], rows, shape) for name in _buffers(plan, launch))
-            yield Moved(section, launch.layer, launch.kernel, moved)
+            buffers = [plan.buffers[name] for name in _buffers(plan, launch)]
+            moved = sum(_bytes(plan, launch, buffer, rows, shape) for buffer in buffers)
+            yield Moved(section, launch.layer, launch.kernel, moved, moved + sum(map(_spared, buffers)))
 
 
 def working_set(plan: Plan, shape: Shape) -> int:
@@ -73,6 +78,8 @@ def _buffers(plan: Plan, launch: Launch) -> list[str]:
 
 def _bytes(plan: Plan, launch: Launch, buffer: Buffer, rows: int, shape: Shape) -> int:
     first = buffer.bytes // buffer.shape[0]
+    if buffer.layout == "coded_escapes":  # few rows of them are read
+        return 0
     if buffer.role == "weight":
         return min(buffer.bytes, rows * first) if buffer.name == GATHERED else buffer.bytes
     if buffer.role == "state":
@@ -82,6 +89,11 @@ def _bytes(plan: Plan, launch: Launch, buffer: Buffer, rows: int, shape: Shape) 
         attends = "context" in launch.args
         return position * (shape.slots * shape.context if attends else rows)
     return 0
+
+
+def _spared(buffer: Buffer) -> int:
+    """Bytes that plain panels would have more: escapes have a byte for each pair of their elements, which are four."""
+    return {"coded_panel": -buffer.bytes, "coded_escapes": 4 * buffer.bytes}.get(buffer.layout, 0)
 
 
 def weight_bytes(plan: Plan) -> int:

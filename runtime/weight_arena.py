@@ -17,15 +17,20 @@ from runtime.memory import WEIGHT_ALIGNMENT, aligned
 from runtime.plan import Buffer, Plan
 from runtime.weights import Weights, read_sources
 
+ESCAPES = "coded_escapes"
 FIRST_SECTION = "verify"  # every decode step runs it
 
 
 def launch_order(plan: Plan) -> list[Buffer]:
-    """The weight buffers of a plan, those that the target pass launches with first, in that order."""
+    """The weight buffers of a plan, those that the target pass launches with first, in that order.
+
+    What steps hardly read comes last, so that each matrix is followed by the next.
+    """
     sections = sorted(plan.sections.items(), key=lambda section: section[0] != FIRST_SECTION)
     launched = (name for _, launches in sections for launch in launches for name in launch.args.values())
     named = {buffer.name: buffer for buffer in plan.role("weight")}
-    return [named[name] for name in dict.fromkeys([*launched, *named]) if name in named]
+    found = [named[name] for name in dict.fromkeys([*launched, *named]) if name in named]
+    return sorted(found, key=lambda buffer: buffer.layout == ESCAPES)
 
 
 def _places(plan: Plan) -> Iterator[tuple[Buffer, int]]:
@@ -71,11 +76,23 @@ def weight_arena(plan: Plan, weights: Weights, device: torch.device, cache: Layo
 
 
 def _fill(plan: Plan, weights: Weights, parts: dict[str, Tensor]) -> None:
-    for buffer in launch_order(plan):
-        part = parts[buffer.name]
-        here = part if part.device.type == "cpu" else torch.zeros(part.shape, dtype=part.dtype)
-        lay_out(buffer, here, read_sources(weights, buffer))
-        if here is not part:
-            part.copy_(here)
+    waiting = launch_order(plan)
+    while waiting:
+        together = [waiting.pop(0)]
+        if together[0].layout == "coded_panel":  # its escapes are made at the same time
+            together += [other for other in waiting if _are_escapes(other, together[0])][:1]
+        waiting = [buffer for buffer in waiting if buffer not in together]
+        targets = [parts[buffer.name] for buffer in together]
+        here = [t if t.device.type == "cpu" else torch.zeros(t.shape, dtype=t.dtype) for t in targets]
+        lay_out(together[0], here[0], read_sources(weights, together[0]), *here[1:])
+        for target, filled in zip(targets, here, strict=True):
+            if filled is not target:
+                target.copy_(filled)
         weights.release()
     weights.check_unchanged()
+
+
+def _are_escapes(buffer: Buffer, coded: Buffer) -> bool:
+    """Whether the escapes of a coded matrix of these tensors, in panels of this width, lie in `buffer`."""
+    alike = (buffer.shape[0], buffer.shape[-1]) == (coded.shape[0], coded.shape[-1])
+    return buffer.layout == ESCAPES and buffer.sources == coded.sources and alike

@@ -54,6 +54,8 @@ def as_json(model: Model, sides: list[Side], found: Samples) -> dict[str, Any]:
         "rounds": {str(figure): values for figure, values in found.values.items()},
         "bandwidth": found.bandwidth,
         "step_bytes": found.step_bytes,
+        "read_bytes": found.read_bytes,
+        "read_share": found.read_share(ours),
         "shares": {side.name: found.share(side.name) for side in sides},
         "ratios": ratios(found, ours),
         "usage": {name: _largest(found, name) for name in found.usage},
@@ -91,6 +93,9 @@ def show(out: Console, model: Model, sides: list[Side], found: Samples) -> None:
     for side in sides:
         table.add_row(side.name, *_cells(side, ours, figures, found))
     out.print(table)
+    if (read := found.read_share(ours)) is not None:
+        sizes = f"{found.read_bytes / 1e6:.0f} of {found.step_bytes / 1e6:.0f} MB"
+        out.print(f"  we read {sizes} of a step: {read:.2f} of the bandwidth", markup=False, highlight=False)
     for verdict in verdicts(model, found, ours):
         out.print(_line(verdict), markup=False, highlight=False)
     for line in _disturbances(found):

@@ -28,6 +28,7 @@ class Samples:
     bandwidth: list[float] = field(default_factory=list)
     usage: dict[str, list[Usage]] = field(default_factory=dict)
     step_bytes: int = 0
+    read_bytes: int = 0
 
     @property
     def others(self) -> float:
@@ -49,13 +50,21 @@ class Samples:
         return median(times_as_fast(figure, mine, other) for mine, other in pairs)
 
     def share(self, side: str) -> float | None:
-        """Median over rounds of decode's bytes per second, those of our step, over the bandwidth of that round."""
+        """Median over rounds of decode's bytes per second over the bandwidth of that round.
+
+        The bytes are those of our step with weights as the file stores them, whatever a side makes of them.
+        """
         speeds = self.values.get(Figure.DECODE, {}).get(side)
         if not speeds or not self.bandwidth:
             return None
         return median(
             speed * self.step_bytes / bandwidth for speed, bandwidth in zip(speeds, self.bandwidth, strict=True)
         )
+
+    def read_share(self, ours: str) -> float | None:
+        """The same of the bytes that our step reads."""
+        share = self.share(ours)
+        return None if share is None else share * self.read_bytes / self.step_bytes
 
 
 def measure(
@@ -66,7 +75,7 @@ def measure(
     meter: reads the bandwidth just before and just after our decode.
     """
     found = Samples({figure: {side.name: [] for side in sides if can_answer(side, figure)} for figure in figures})
-    found.step_bytes = int(sides[0].about["step_bytes"])
+    found.step_bytes, found.read_bytes = (int(sides[0].about[name]) for name in ("step_bytes", "read_bytes"))
     for side in sides:
         progress(f"warming up {side.name}")
         for figure in figures:

@@ -6,9 +6,10 @@ from codegen.access.expressions import Access, Arguments
 from codegen.access.interpret import accesses, stored_contents
 from codegen.access.record import RecordedLaunch, record
 from codegen.access.source import KernelSource, NotUnderstood, read_source
-from codegen.access.values import Range
+from codegen.access.values import INT, Range
 
 __all__ = [
+    "INT",
     "Access",
     "Arguments",
     "KernelSource",

@@ -25,6 +25,8 @@ from codegen.lower.verify import verify_plan
 from codegen.plan import Plan
 from codegen.tunables import Value
 from dsl import ModelSpec, spec_sha256
+from dsl.cost import bytes_of
+from dsl.tensors import weight_shapes
 
 PASSES = (
     declare_protocol,
@@ -45,12 +47,14 @@ __all__ = ["PASSES", "TARGETS", "lower"]
 Tuned = Mapping[str, Mapping[str, Value]]
 
 
-def lower(spec: ModelSpec, target: str, tuned: Tuned | None = None) -> Plan:
+def lower(spec: ModelSpec, target: str, tuned: Tuned | None = None, part_of: ModelSpec | None = None) -> Plan:
     """The Plan of `spec` on `target` ("cpu", "cuda:90", ...). tuned: values of tunables by kernel, else the defaults.
 
+    part_of: the model that `spec` has some layers of; what weights together exceed a cache depends on all of them.
     Raises CodegenError for what the target cannot do, and TunedRefused.
     """
-    builder = Builder(spec, resolve_target(target), resolve_limits(spec), spec_sha256(spec), tuned=tuned or {})
+    size = bytes_of(weight_shapes(part_of or spec))
+    builder = Builder(spec, resolve_target(target), resolve_limits(spec), spec_sha256(spec), size, tuned=tuned or {})
     for lowering_pass in PASSES:
         lowering_pass(builder)
         verify_plan(builder.plan())

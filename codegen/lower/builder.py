@@ -13,6 +13,8 @@ from codegen.plan import Buffer, CheckpointPart, Kernel, Launch, Limits, Plan, R
 from codegen.tunables import NUM_WARPS, OPTIONS, Tunable, Value
 from dsl import ModelSpec
 
+CODES, CODED_BYTES = 16, 3  # in a codebook; of a pair of elements: runtime/coding.py
+
 
 @dataclass
 class Builder:
@@ -22,6 +24,7 @@ class Builder:
     target: Target
     limits: Limits
     spec_sha256: str
+    model_bytes: int  # of all weights
     buffers: dict[str, Buffer] = field(default_factory=dict)
     kernels: dict[str, Kernel] = field(default_factory=dict)
     sections: list[Section] = field(default_factory=list)
@@ -66,8 +69,15 @@ class Builder:
         """Matmul weights `[sum N, K]`, the named tensors stacked by rows, in panels of the tile of their matmul."""
         n = sum(rows for _, rows in tensors)
         panels = -(-n // tile.block_n)
-        shape = (panels, tile.k_padded // 2, tile.block_n, 2)
+        pairs = tile.k_padded // 2
         sources = tuple(Source(tensor, (rows, k), "bf16") for tensor, rows in tensors)
+        if tile.coded:
+            escapes = (panels, pairs, tile.block_n)
+            self.buffer(escapes_of(name), escapes, "uint8", Role.WEIGHT, layout="coded_escapes", sources=sources)
+            head = -(-(CODES + pairs) // (CODED_BYTES * tile.block_n))  # the codebook, and what marks rows that escape
+            coded = (panels, head + pairs, CODED_BYTES, tile.block_n)
+            return self.buffer(name, coded, "uint8", Role.WEIGHT, layout="coded_panel", sources=sources)
+        shape = (panels, pairs, tile.block_n, 2)
         return self.buffer(name, shape, "bf16", Role.WEIGHT, layout="panel", sources=sources)
 
     def scratch(self, name: str, width: int, dtype: str) -> str:
@@ -130,6 +140,11 @@ class Builder:
 def launch(kernel: str, grid: tuple[int | str, ...], layer: str, note: str, *same: str, **args: str) -> Launch:
     """A launch. same: parameters whose buffer or scalar has their own name; args: parameter = buffer or scalar name."""
     return Launch(kernel, grid, tuple(({name: name for name in same} | args).items()), note, layer)
+
+
+def escapes_of(w: str) -> str:
+    """The buffer beside coded weights that holds the rest of rows that escape."""
+    return f"{w}_escapes"
 
 
 def block_d(size: int) -> int:

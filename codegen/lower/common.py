@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from codegen.lower.builder import Builder, block_d, launch
+from codegen.lower.builder import Builder, block_d, escapes_of, launch
 from codegen.lower.targets import MatmulTile, pads_little
 from codegen.plan import Launch
-from codegen.tunables import ROW_TILES, Tunable, among
+from codegen.tunables import CODED, ROW_TILES, Tunable, among
 
 
 def rms_norm(b: Builder, x: str, weight: str, y: str, layer: str) -> Launch:
@@ -34,7 +34,7 @@ def matmul_tile(b: Builder, kernel: str, n: int, k: int, *, exact: bool = False)
 
     On a CPU each column sums over ascending k alone, so that neither the width of a panel nor the rows of a program
     show in a bit (docs/numerics.md). The length of a dot may, and on a GPU everything that changes a layout.
-    exact: sums are of integers, and no choice shows.
+    exact: sums are of integers, and no choice shows; there are no codes of them.
     """
     target = b.target
     width, length = target.panel_width(n), target.dot_length(k)
@@ -45,14 +45,15 @@ def matmul_tile(b: Builder, kernel: str, n: int, k: int, *, exact: bool = False)
         target.rows(target.row_tiles),
         *target.loads(),
         Tunable("BLOCK_K", length, among(length, lengths), changes_bits=True, lays_out=True),
+        *(() if exact else target.codes(b.model_bytes)),
         *target.warps(changes_bits=True),
     )
     chosen = b.choose(kernel, *(replace(tunable, changes_bits=False) if exact else tunable for tunable in tunables))
     block_n, block_k = chosen["BLOCK_N"], chosen["BLOCK_K"]
-    return MatmulTile(block_n, block_k, -(-k // block_k) * block_k, chosen[ROW_TILES])
+    return MatmulTile(block_n, block_k, -(-k // block_k) * block_k, chosen[ROW_TILES], bool(chosen.get(CODED, 0)))
 
 
-def panel_kernel(b: Builder, template: str, name: str, n: int, k: int, tile: MatmulTile, **flags: bool) -> str:
+def panel_kernel(b: Builder, template: str, name: str, n: int, k: int, tile: MatmulTile, **flags: int) -> str:
     """Name of a kernel that multiplies rows by weights in panels. flags: what else its template asks."""
     sizes = {"N": n, "K": k, "K_PADDED": tile.k_padded, "BLOCK_N": tile.block_n, "BLOCK_K": tile.block_k}
     return b.tiled_kernel(template, name, tile.row_tiles, **sizes, **flags)
@@ -62,10 +63,20 @@ def matmul(b: Builder, x: str, w: str, y: str, n: int, k: int, *, layer: str, re
     """`y = x w^T`, or `y += x w^T` on the residual stream."""
     name = matmul_name(n, k, residual)
     tile = matmul_tile(b, name, n, k)
-    kernel = panel_kernel(b, "matmul", name, n, k, tile, residual=residual)
+    kernel = panel_kernel(b, "matmul", name, n, k, tile, coded=int(tile.coded), residual=residual)
     grid = (-(-n // tile.block_n), b.target.row_blocks)
     note = f"{y} [rows, {n}] fp32" + (" +=" if residual else "")
-    return launch(kernel, grid, layer, note, x=x, w=w, y=y, rows="rows")
+    return launch(kernel, grid, layer, note, x=x, **_weights(tile, w=w), y=y, rows="rows")
+
+
+def _weights(tile: MatmulTile, **parameters: str) -> dict[str, str]:
+    """Arguments of weights in panels, w or w_NAME: each parameter's buffer, and where they are coded its escapes."""
+    args: dict[str, str] = {}
+    for name, buffer in parameters.items():
+        args[name] = buffer
+        if tile.coded:
+            args[f"escapes{name.removeprefix('w')}"] = escapes_of(buffer)
+    return args
 
 
 def gated_mlp(b: Builder, prefix: str, stream: str, hidden_size: int, layer: str) -> list[Launch]:
@@ -79,11 +90,11 @@ def gated_mlp(b: Builder, prefix: str, stream: str, hidden_size: int, layer: str
     up = b.panel(f"{name}_up_proj", ((f"{prefix}.feed_forward.up_proj.weight", hidden_size),), d, tile)
     down = b.panel(f"{name}_down_proj", ((f"{prefix}.feed_forward.down_proj.weight", d),), hidden_size, down_tile)
     gated = b.scratch(f"gated_{hidden_size}", hidden_size, "bf16")
-    kernel = panel_kernel(b, "gated_matmul", gated_name(hidden_size, d), hidden_size, d, tile)
+    kernel = panel_kernel(b, "gated_matmul", gated_name(hidden_size, d), hidden_size, d, tile, coded=int(tile.coded))
     grid = (-(-hidden_size // tile.block_n), b.target.row_blocks)
     note = f"{gated} [rows, {hidden_size}] bf16"
     return [
         rms_norm(b, stream, norm, "h", layer=layer),
-        launch(kernel, grid, layer, note, x="h", w_gate=gate, w_up=up, y=gated, rows="rows"),
+        launch(kernel, grid, layer, note, x="h", **_weights(tile, w_gate=gate, w_up=up), y=gated, rows="rows"),
         matmul(b, gated, down, stream, d, hidden_size, residual=True, layer=layer),
     ]

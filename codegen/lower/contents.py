@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from codegen.access import Range
+from codegen.access import INT, Range
 from codegen.plan import PAD_SLOT_ID, Plan, Role
 
-BITS = {"int32": 32, "int64": 64}
+BITS = {"uint8": 32, "int32": 32, "int64": 64}  # that its elements are computed in
+ANYTHING = {"uint8": Range(0, 255), "int32": INT[32], "int64": INT[64]}
 # Row buffers, written anew for every composition. What the host writes of them before one, the rest is up to kernels.
 ROW_PREFIX, ROW_BUFFERS = "row_", ("targets",)
 HOST_WRITES: Mapping[str, tuple[str, ...]] = {

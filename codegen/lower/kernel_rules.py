@@ -25,7 +25,7 @@ from codegen.access import (
     stored_contents,
 )
 from codegen.errors import PlanInvalid
-from codegen.lower.contents import BITS, HOST_WRITES, contents, written_anew
+from codegen.lower.contents import ANYTHING, BITS, HOST_WRITES, contents, written_anew
 from codegen.plan import Buffer, Kernel, Plan, Role
 from codegen.render import kernel_text
 from codegen.tunables import NUM_WARPS, ROW_TILES
@@ -110,10 +110,8 @@ class Subject:
         return Arguments(pointers, scalars, tiles, launch.grid)
 
     def _held(self, buffer: str, held: Mapping[str, Range]) -> tuple[Range, int] | None:
-        bits = BITS.get(self.buffers[buffer].dtype)
-        if bits is None:
-            return None
-        return held.get(buffer, Range(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)), bits
+        dtype = self.buffers[buffer].dtype
+        return (held.get(buffer, ANYTHING[dtype]), BITS[dtype]) if dtype in BITS else None
 
 
 def verify_kernels(plan: Plan, texts: Mapping[str, str] | None = None) -> None:

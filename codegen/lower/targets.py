@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from codegen.errors import UnknownTarget, UnsupportedOnTarget
-from codegen.tunables import NUM_STAGES, NUM_WARPS, PREFETCH_BYTES, ROW_TILES, Tunable, among
+from codegen.tunables import CODED, NUM_STAGES, NUM_WARPS, PREFETCH_BYTES, ROW_TILES, Tunable, among
 
 MIN_PANELS = 4  # fewer would leave threads without work
 MANY_PANELS = 32
@@ -24,12 +24,16 @@ def powers_up_to(limit: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class MatmulTile:
-    """Tile of a matmul: `block_n` columns per panel, `block_k` per dot, K padded to `k_padded`; rows per program."""
+    """Tile of a matmul: `block_n` columns per panel, `block_k` per dot, K padded to `k_padded`; rows per program.
+
+    coded: whether its weights lie in codes of 12 bits.
+    """
 
     block_n: int
     block_k: int
     k_padded: int
     row_tiles: tuple[int, ...]
+    coded: bool
 
 
 def pads_little(size: int, block: int) -> bool:
@@ -103,6 +107,14 @@ class Target:
             return (Tunable(NUM_STAGES, TRITON_STAGES, among(TRITON_STAGES, self.searched.stages), changes_bits=False),)
         return (Tunable(PREFETCH_BYTES, 0, among(0, self.searched.prefetch), changes_bits=False),)
 
+    def codes(self, model_bytes: int) -> tuple[Tunable, ...]:
+        """Whether weights lie in codes of 12 bits: decoding them takes less time than reading the rest from memory.
+
+        model_bytes: of all weights; what a CPU's caches hold is as fast as it is.
+        """
+        streamed = int(model_bytes > CACHE_BYTES)
+        return () if self.has_warps else (Tunable(CODED, streamed, (1, 0), changes_bits=False, lays_out=True),)
+
     def rows(self, default: tuple[int, ...]) -> Tunable:
         """Rows of a program: a CPU computes each row alone; a dot of other size is another layout on a GPU."""
         tops = (tuple(sorted({*(size for size in default if size < top), top})) for top in self.searched.row_tiles)
@@ -124,6 +136,7 @@ class Target:
             raise UnsupportedOnTarget(field=field, value=value, target=self.name, allowed=f"at least {self.min_dot}")
 
 
+CACHE_BYTES = 32 << 20  # of the last cache of most CPUs
 TRITON_STAGES = 3  # what a launch gets that does not say
 CPU_SEARCHED = Searched(
     panels=(16, 32, 64, 128),

@@ -135,7 +135,8 @@ def to_c(module: Any, metadata: dict) -> str:
     """C source of an optimised module. Raises UnsupportedOp, MalformedIr, LocalMemoryExceeded."""
     metadata["name"] = module.get_entry_func_name()
     metadata.update(shared=0, global_scratch_size=0, profile_scratch_size=0)
-    function, check = inline_calls(parse_module(str(module))), metadata["check_mode"]
+    check = metadata["check_mode"]
+    function = inline_calls(parse_module(str(module)), native=not check)
     source, metadata["checks"] = emit_kernel(function, check, metadata["prefetch_bytes"])
     metadata["integer_addresses"] = bool(check) or has_integer_addresses(function)
     return source

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from autotune.arena import PER_LAYER
-from autotune.contest import SPARE, Contest, Timed
+from autotune.contest import SPARE, Contest, Pool, Timed
 from autotune.forge import Forge
 from autotune.measure import Bench, GivenUp, Verdict
 from autotune.proof import Judge
@@ -54,6 +54,26 @@ def test_noise_is_large_where_rounds_differ_and_unknown_of_few() -> None:
 )
 def test_a_candidate_wins_only_by_more_than_the_noise(ratio: float, noise: float, wins: bool) -> None:
     assert Verdict(ratio, noise, {}, "measured").wins is wins
+
+
+def test_codes_are_raced_as_they_are(tiny: ModelSpec, folder: Path) -> None:
+    """Numbers read as codes would all escape: a candidate whose weights are coded, or no longer, has them laid out."""
+    forge = Forge(tiny, "cpu", folder)
+    judge = Judge(forge, RESIDUAL, CPU, KEEP)
+    pool = Pool(judge.timed[0], 2)
+    usual = pool.operands(judge.untuned, 1).tensors["w"]
+    for values in ({"coded": 1}, {"coded": 1, "BLOCK_N": 16}, {"coded": 1}):
+        candidate = forge.candidate(RESIDUAL, values)
+        for index in (1, 0):
+            operands = pool.operands(candidate, index)
+            for name in ("w", "escapes"):
+                laid_out = judge.timed[0].arena.weights(operands.buffers[name])
+                assert operands.buffers[name].dtype == "uint8" and torch.equal(operands.tensors[name], laid_out)
+        addresses = {pool.operands(candidate, index).tensors["w"].data_ptr() for index in (0, 1)}
+        assert len(addresses) == 2
+    assert pool.operands(judge.untuned, 1).tensors["w"].data_ptr() == usual.data_ptr()
+    *_, timed = Contest(judge, working_set=1 << 20).race(forge.candidate(RESIDUAL, {"coded": 1}), 2)
+    assert timed.plain()["decode"]["ratio"] > 0
 
 
 def test_launches_take_turns_over_as_many_operands_as_a_step_moves(tiny: ModelSpec, folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,8 @@ from typer.testing import CliRunner
 from codegen.cli import app
 from codegen.inspect import RULES, Compiled, Inspection, inspect_plan, judge
 from codegen.inspect.device import DEVICES
+from codegen.inspect.listing import matching
+from codegen.inspect.rules import PTX_FMA
 from codegen.lower import TARGETS, lower
 from codegen.lower.kernel_rules import Subject
 from codegen.package import write_package
@@ -163,6 +166,21 @@ def test_contraction_by_the_assembler_alone_is_found() -> None:
     detail = broken(replace(kept, sass_text=fused.sass_text))["contraction"]
     assert "contracted by the assembler" in detail
     assert "planted.py:" in detail
+
+
+def test_a_line_of_another_file_with_the_same_number_is_no_contraction_unless_ptx_has_a_product_there() -> None:
+    """nvdisasm does not say that a file changes where the number of the line stays."""
+    sound = planted.compiled(planted.logarithm_and_fma, "*fp32, *fp32", "cuda:90")
+    fma = next(i for i in matching(sound.ptx, PTX_FMA) if i.line and ".ftz" not in i.op)
+    assert fma.line is not None
+    named = f'//## File "/elsewhere/other.py", line {fma.line.number}'
+    listing = re.sub(rf'//## File "[^"]*planted.py", line {fma.line.number}', named, sound.sass_text)
+    assert named in listing and judge(replace(sound, sass_text=listing)) == []
+    moved = re.sub(rf'//## File "[^"]*planted.py", line {fma.line.number}\b', named + "1", sound.sass_text)
+    assert "other.py" in broken(replace(sound, sass_text=moved))["contraction"]
+    product = f'\t.file 9 "/elsewhere/other.py"\n\t.loc 9 {fma.line.number} 1\n\tmul.rn.f32 %f1, %f2, %f3;\n'
+    beside = replace(sound, sass_text=listing, ptx_text=sound.ptx_text + product)
+    assert "contracted by the assembler" in broken(beside)["contraction"]
 
 
 def test_a_product_beside_an_fma_is_refused_as_it_could_hide_a_contraction() -> None:

@@ -28,8 +28,9 @@ def unpadded(spec: ModelSpec, plan: Plan) -> Plan:
 
 
 def _unpadded(spec: ModelSpec, buffer: Buffer) -> Buffer:
-    if buffer.role is Role.WEIGHT and buffer.layout in ("panel", "int8_panel"):
-        return replace(buffer, shape=(sum(math.prod(source.shape) for source in buffer.sources),))
+    if buffer.role is Role.WEIGHT and buffer.layout in ("panel", "int8_panel", "coded_panel"):
+        dtype = "bf16" if buffer.layout == "coded_panel" else buffer.dtype
+        return replace(buffer, shape=(sum(math.prod(source.shape) for source in buffer.sources),), dtype=dtype)
     if buffer.role is Role.KV:
         layer = spec.mtp_layer if buffer.name.startswith("mtp") else spec.pattern_layers[int(buffer.name.split("_")[1])]
         assert layer is not None and isinstance(layer.mixer, AttentionSpec)

@@ -386,13 +386,10 @@ def test_kernels_of_one_function_may_differ_in_what_changes_no_bit(plan: Plan) -
 
 def test_whatever_a_kernel_imports_is_known_to_builds_and_stamps(plan: Plan) -> None:
     """A module of device functions that is not, could change without a kernel being compiled again."""
-    known = {f"runtime.{path.stem}" for path in device_functions()}
-    imported = set()
-    for kernel in plan.kernels:
-        for node in ast.walk(ast.parse(kernel_text(kernel))):
-            if isinstance(node, ast.ImportFrom):
-                imported.add(node.module)
-    assert imported == known
+    texts = [kernel_text(kernel) for kernel in plan.kernels] + [path.read_text() for path in device_functions()]
+    imports = (node for text in texts for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom))
+    known = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in device_functions()}
+    assert {node.module for node in imports} == known
 
 
 # The interpretation itself

@@ -30,7 +30,7 @@ class Side:
     pid = None
 
     def __init__(self, name: str, seconds: float, log: list[tuple[str, Ask]]) -> None:
-        self.name, self.about = name, {"step_bytes": GIGABYTE}
+        self.name, self.about = name, {"step_bytes": GIGABYTE, "read_bytes": GIGABYTE * 3 // 4}
         self._seconds, self._log = seconds, log
 
     def load(self) -> None:

@@ -131,7 +131,7 @@ def test_the_memory_table_is_the_sum_of_the_buffers(plan: Plan) -> None:
 @pytest.mark.parametrize("k", [1, 31, 256, 320, 448, 1000])
 def test_a_matmul_tile_covers_k_with_whole_blocks(spec: ModelSpec, k: int) -> None:
     for name in ("cpu", "cuda:90"):
-        b = Builder(spec, resolve_target(name), resolve_limits(spec), "")
+        b = Builder(spec, resolve_target(name), resolve_limits(spec), "", 0)
         tile = matmul_tile(b, matmul_name(256, k), 256, k)
         assert tile.k_padded >= k
         assert tile.k_padded % tile.block_k == 0

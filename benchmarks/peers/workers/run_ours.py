@@ -18,15 +18,18 @@ def main(package: str, weights: str, threads: int, context: int) -> None:
 
     def load() -> tuple[Generate, dict[str, Any]]:
         engine = Engine(package, weights, drafts=0, threads=threads, checkpoints=False)
-        return lambda asked, new: generate(engine, asked, new), {"step_bytes": step_bytes(engine, 1, context)}
+        return lambda asked, new: generate(engine, asked, new), step_bytes(engine, 1, context)
 
     serve(load)
 
 
-def step_bytes(engine: Engine, slots: int, context: int) -> int:
-    """Bytes of a decode step of `slots` requests without drafts."""
-    shape = Shape(slots, 0, 0, context, Drafter.NONE)
-    return sum(launch.bytes for launch in step_launches(engine.package.plan, shape))
+def step_bytes(engine: Engine, slots: int, context: int) -> dict[str, int]:
+    """Bytes of a decode step of `slots` requests without drafts: as the weights are stored, and as we read them."""
+    launches = list(step_launches(engine.package.plan, Shape(slots, 0, 0, context, Drafter.NONE)))
+    return {
+        "step_bytes": sum(launch.stored_bytes for launch in launches),
+        "read_bytes": sum(launch.bytes for launch in launches),
+    }
 
 
 def generate(engine: Engine, asked: list[list[int]], new: int) -> tuple[float, float, int]:

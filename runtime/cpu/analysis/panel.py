@@ -5,14 +5,15 @@ An operand b[K, N] written as
     b = tl.reshape(tl.permute(groups, (0, 2, 1)), (K, N))        # groups: [K/G, N, G], G = 2 of bf16, 4 of int8
 
 is, element for element, the panel layout of `native/dot_bf16.h` or `native/dot_i8.h`. If `groups` is an unmasked load
-whose (N, G) block is contiguous (or the reshape of such a load) the kernel reads it where it is.
+whose (N, G) block is contiguous (or the reshape of such a load) the kernel reads it where it is; if it is `coded_bf16`
+of `functions.py`, its words are made from their codes on the way.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..ttir.ir import Op, Value
+from ..ttir.ir import CODED, Op, Value
 from .affine import RUNTIME, Strides
 from .effects import Effects
 
@@ -22,8 +23,9 @@ GROUPS = {"bf16": 2, "i8": 4}
 
 @dataclass(frozen=True)
 class Panel:
-    """`groups`: the tensor in panel order. `load`: the load to read in place, None when groups must be stored first.
-    `row_stride`: elements between k groups when read in place, RUNTIME when only known at run time."""
+    """`groups`: the tensor in panel order. `load`: the load to read in place, or the call of coded_bf16 to decode on
+    the way; None when groups must be stored first. `row_stride`: elements between k groups when read in place, RUNTIME
+    when only known at run time."""
 
     groups: Value
     load: Op | None
@@ -51,10 +53,21 @@ def find_panels(dots: list[Op], strides: Strides, effects: Effects) -> dict[Op, 
         groups = match_panel(right)
         if groups is not None:
             row = right.type.dims[1] * GROUPS[right.type.elem]
-            stride = _row_stride(groups, row, strides)
+            stride = row if _is_decoded_by(dot, groups) else _row_stride(groups, row, strides)
             in_place = stride is not None and not effects.written_between(groups.op, dot)
             found[dot] = Panel(groups, groups.op if in_place else None, stride if in_place else row)
     return found
+
+
+def _is_decoded_by(dot: Op, groups: Value) -> bool:
+    """Are these codes that one dot alone reads, once, in panels of the width that they were coded in?"""
+    right, step = dot.operands[1], dot.operands[1]
+    depth, width = right.type.dims
+    if groups.defining != CODED or groups.type.dims != (depth // 2, width, 2) or dot.result.type.elem != "f32":
+        return False
+    while step is not groups and len(step.uses) == 1:
+        step = step.op.operands[0]
+    return step is groups and len(step.uses) == 1 and groups.op.block is dot.block
 
 
 def _row_stride(groups: Value, row: int, strides: Strides) -> int | str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from ..ttir.ir import Function, Op, Value, words
+from ..ttir.ir import CODED, Function, Op, Value, words
 from .affine import Strides, constant_int, of_rows, uniform
 from .effects import WRITES, Effects
 from .induction import find_inductions, is_index_arithmetic
@@ -130,7 +130,7 @@ class Placement:
 
     def is_elementwise(self, op: Op) -> bool:
         """Evaluated element by element where it is used, at the same index as its tensor operands."""
-        inline = not op.regions and op.name not in ROOTS and op.name not in SHAPE_OPS and op.name != "tt.load"
+        inline = not op.regions and op.name not in (*ROOTS, *SHAPE_OPS, "tt.load", CODED)
         return inline and len(op.results) == 1 and self.place[op.result] is Place.INLINE
 
     def is_root(self, op: Op) -> bool:
@@ -171,6 +171,10 @@ class Placement:
             return
         if op.name == "tt.load" and self.keep_loads:
             self.stored.add(value)
+            return
+        if op.name == CODED:
+            if not self._is_panel_view(value):
+                self.stored.add(value)
             return
         cost = self._cost(value)
         if cost == 0 or self._is_panel_view(value) or self._is_read_by_dots(value):

@@ -11,7 +11,8 @@ from ..analysis.affine import RUNTIME, is_positive_zero
 from ..analysis.liveness import accumulates_in_place
 from ..analysis.panel import GROUPS
 from ..analysis.placement import Place, scaled_rows
-from ..ttir.ir import Op, Value
+from ..ttir.ir import CODED, Op, Value
+from .coded import coded_rows
 from .ctypes import c_type
 from .emitter import Emitter, emits
 from .nest import ZERO, At, Index, Nest, flat
@@ -175,6 +176,12 @@ def _dot_panel(e: Emitter, op: Op, form: PanelDot) -> None:
     padded = max(columns, COLUMN_MULTIPLE)
     target, start = _panel_accumulator(e, op, form)
     a, lda = _left(e, op, form)
+    found = e.placement.panels.get(op)
+    if found is not None and found.load is not None and found.load.name == CODED:
+        assert e.place[found.groups] is Place.INLINE
+        operands = f"{depth // form.group}, {a}, {lda}, {coded_rows(e, found.load)}"
+        e.write(f"cp_dot_coded({rows}, {columns}, {operands}, {target}, {columns}, {start.kind}, {start.scale});")
+        return
     panel, stride = _panel(e, op, form, padded)
     operands = f"{-(-depth // form.group)}, {a}, {lda}, {panel}, {stride}"
     begin = f", {start.kind}, {start.scale}" if form.starts else ""

@@ -1,25 +1,49 @@
-"""Inline the calls that Triton's own inliner leaves (functions marked noinline), by cloning the callee's body."""
+"""Inline the calls that Triton's own inliner leaves (functions marked noinline), by cloning the callee's body.
+
+Calls of `functions.py` become operations of their own, which are emitted as hand-written C, where that has a form for
+their sizes.
+"""
 
 from __future__ import annotations
 
-from .ir import Block, Function, Op, Value
+from collections.abc import Iterator
+
+from .ir import CODED, Block, Function, Op, Value
 from .structure import rebuild_uses, structured
 from .verify import unsupported
 
 _MAX_DEPTH = 32
+_FUNCTIONS = f"{__package__.rpartition('.')[0]}.functions."
+_CODED_COLUMNS = (16, 32, 64, 128)
 
 
-def inline_calls(functions: list[Function]) -> Function:
+def inline_calls(functions: list[Function], native: bool = True) -> Function:
     """The kernel (first function) with every tt.call replaced by the callee's operations.
+
+    native: use hand-written forms; without, the bodies of `functions.py` are inlined like any other.
 
     Early returns of a callee become nested scf.if. Recursion and callees whose blocks loop raise UnsupportedOp."""
     kernel, *others = functions
     table = {function.name: function for function in others}
-    if any(op.name == "tt.call" for op in kernel.walk()):
+    if native:
+        for op in list(_calls(functions)):
+            _make_native(op)
+    if any(_calls([kernel])):
         for block in kernel.blocks:
             _expand_block(kernel, block, table, 0)
         rebuild_uses(kernel)
     return kernel
+
+
+def _calls(functions: list[Function]) -> Iterator[Op]:
+    return (op for function in functions for op in function.walk() if op.name == "tt.call")
+
+
+def _make_native(call: Op) -> None:
+    """Name a call after the function of `functions.py` that it calls, if there is C for it."""
+    coded = call.attrs.get("callee", "").startswith(f"{_FUNCTIONS}coded_bf16__")
+    if coded and call.result.type.dims[1] in _CODED_COLUMNS:
+        call.name = CODED
 
 
 def _expand_block(kernel: Function, block: Block, table: dict[str, Function], depth: int) -> None:

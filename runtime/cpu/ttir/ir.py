@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+#: An operation of this backend: a call of coded_bf16 of functions.py that hand-written C stands for.
+CODED = "cpu.coded_bf16"
 POINTER_PREFIX = "!tt.ptr<"
 FLOATS = ("bf16", "f16", "f32", "f64")
 INTEGERS = ("i1", "i8", "i16", "i32", "i64", "index")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ..errors import UnsupportedOp
 from .hints import EIGHT_BIT_FLOATS, hint, nearest
-from .ir import BITS, FLOATS, INTEGERS, Function, Op, Type, words
+from .ir import BITS, CODED, FLOATS, INTEGERS, Function, Op, Type, words
 
 FLOAT = frozenset(FLOATS)
 INTEGER = frozenset(INTEGERS)
@@ -116,6 +116,7 @@ RULES: dict[str, Rule] = {
     "tt.atomic_rmw": Rule(ANY, NUMBER, _check_atomic),
     "tt.atomic_cas": Rule(ANY, NUMBER),
     "tt.histogram": Rule(INTEGER, INTEGER),
+    CODED: Rule(frozenset(("ptr",)), frozenset(("bf16",))),
     "tt.reduce": Rule(NUMBER, NUMBER),
     "tt.scan": Rule(NUMBER, NUMBER),
     "tt.map_elementwise": Rule(NUMBER, NUMBER),

@@ -71,11 +71,11 @@ def learned(graph: HostGraph) -> list[tuple[int, int, int]]:
 def test_a_long_launch_is_shared_from_its_first_run_on(threads) -> None:
     """Whether one thread would do is only tried of launches that may be short enough for it."""
     threads(2)
-    long, short = torch.randn(4096, 256), torch.randn(2, 8)
+    long, short = torch.randn(1 << 15, 256), torch.randn(2, 8)
     out, little = torch.empty_like(long), torch.empty_like(short)
     graph = HostGraph()
     with graph.capture():
-        softmax_rows[(4096,)](long, out, 256, B=256)
+        softmax_rows[(1 << 15,)](long, out, 256, B=256)
         softmax_rows[(2,)](short, little, 8, B=8)
     for number in range(1, 41):
         graph.replay()
