@@ -20,6 +20,16 @@ def panel_operand(flat, K: tl.constexpr, N: tl.constexpr, GROUP: tl.constexpr = 
 
 
 @triton.jit
+def load_rows(x, o_m, rows, first, K: tl.constexpr, K_PADDED: tl.constexpr, BLOCK_K: tl.constexpr):
+    """Columns first .. first + BLOCK_K - 1 of rows o_m [BLOCK_M] of x [rows, K]; zeros past its rows and columns."""
+    o_k = tl.arange(0, BLOCK_K)
+    m_x = o_m[:, None] < rows
+    if K < K_PADDED:
+        m_x = m_x & (first + o_k[None, :] < K)
+    return tl.load(x + (o_m[:, None] * K + (first + o_k)[None, :]), mask=m_x, other=0.0)
+
+
+@triton.jit
 def coded_groups(w, escapes, panel, first, ROWS: tl.constexpr, N: tl.constexpr, PAIRS: tl.constexpr):
     """Rows first .. first + ROWS - 1 of a panel of a coded matrix (runtime/coding.py): [ROWS, N, 2] bf16.
 

@@ -86,7 +86,7 @@ def halves(tiny: ModelSpec, folder: Path) -> Forge:
         plain = kernel_text(kernel)
         if kernel.name != MATMUL or kernel.constant("BLOCK_N") != 64:
             return plain
-        plain = plain.replace("o_k = tl.arange(0, BLOCK_K)", "o_k = tl.arange(0, BLOCK_K // 2)")
+        plain = plain.replace("i_k, K, K_PADDED, BLOCK_K)", "i_k, K, K_PADDED, BLOCK_K // 2)")
         plain = plain.replace("tl.arange(0, BLOCK_K * BLOCK_N)", "tl.arange(0, BLOCK_K // 2 * BLOCK_N)")
         return plain.replace("panel_operand(b_w, BLOCK_K, BLOCK_N)", "panel_operand(b_w, BLOCK_K // 2, BLOCK_N)")
 
