@@ -40,8 +40,8 @@ def _calls(functions: list[Function]) -> Iterator[Op]:
 
 
 def _make_native(call: Op) -> None:
-    """Name a call after the function of `functions.py` that it calls, if there is C for it."""
-    coded = call.attrs.get("callee", "").startswith(f"{_FUNCTIONS}coded_bf16__")
+    """Name a call after the function of `functions.py` that it calls, if there is C for it. Triton 3.6 quotes names."""
+    coded = call.attrs.get("callee", "").strip('"').startswith(f"{_FUNCTIONS}coded_bf16__")
     if coded and call.result.type.dims[1] in _CODED_COLUMNS:
         call.name = CODED
 
