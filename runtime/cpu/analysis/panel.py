@@ -6,7 +6,8 @@ An operand b[K, N] written as
 
 is, element for element, the panel layout of `native/dot_bf16.h` or `native/dot_i8.h`. If `groups` is an unmasked load
 whose (N, G) block is contiguous (or the reshape of such a load) the kernel reads it where it is; if it is `coded_bf16`
-of `functions.py`, its words are made from their codes on the way.
+of `functions.py`, its words are made from their codes on the way. If `groups` are fields of loaded bytes (`fields.py`),
+the bytes are read where they are, and their fields in registers.
 """
 
 from __future__ import annotations
@@ -16,20 +17,31 @@ from dataclasses import dataclass
 from ..ttir.ir import CODED, Op, Value
 from .affine import RUNTIME, Strides
 from .effects import Effects
+from .fields import Fields, fields_of
 
 #: Elements along k that lie together, by their type: 32 bits.
 GROUPS = {"bf16": 2, "i8": 4}
+#: What products of these types are summed in.
+SUMS = {"bf16": "f32", "i8": "i32"}
 
 
 @dataclass(frozen=True)
 class Panel:
     """`groups`: the tensor in panel order. `load`: the load to read in place, or the call of coded_bf16 to decode on
     the way; None when groups must be stored first. `row_stride`: elements between k groups when read in place, RUNTIME
-    when only known at run time."""
+    when only known at run time. `fields`: what of the loaded bytes `groups` are, None: they themselves. `fetches`:
+    whether this product is the first of its block that reads the load."""
 
     groups: Value
     load: Op | None
     row_stride: int | str
+    fields: Fields | None = None
+    fetches: bool = True
+
+    @property
+    def source(self) -> Value:
+        """The tensor whose elements lie where a product reads them in place."""
+        return self.groups if self.load is None else self.load.result
 
 
 def match_panel(operand: Value) -> Value | None:
@@ -45,18 +57,28 @@ def match_panel(operand: Value) -> Value | None:
     return groups.op.operands[0] if groups.defining == "tt.reshape" else groups
 
 
-def find_panels(dots: list[Op], strides: Strides, effects: Effects) -> dict[Op, Panel]:
-    """Panels of the right operand of every bf16 or int8 dot that has the pattern."""
-    found = {}
+def find_panels(dots: list[Op], strides: Strides, effects: Effects, fields: bool = True) -> dict[Op, Panel]:
+    """Panels of the right operand of every bf16 or int8 dot that has the pattern. fields: look for fields of bytes."""
+    found: dict[Op, Panel] = {}
+    read = set()
     for dot in dots:
         right = dot.operands[1]
         groups = match_panel(right)
         if groups is not None:
             row = right.type.dims[1] * GROUPS[right.type.elem]
-            stride = row if _is_decoded_by(dot, groups) else _row_stride(groups, row, strides)
-            in_place = stride is not None and not effects.written_between(groups.op, dot)
-            found[dot] = Panel(groups, groups.op if in_place else None, stride if in_place else row)
+            part = fields_of(groups) if fields else None
+            source = groups if part is None else _unshaped(part.bytes)
+            stride = row if _is_decoded_by(dot, groups) else _row_stride(source, row, strides)
+            if stride is None or effects.written_between(source.op, dot):
+                found[dot] = Panel(groups, None, row)
+            else:
+                found[dot] = Panel(groups, source.op, stride, part, (source, dot.block) not in read)
+                read.add((source, dot.block))
     return found
+
+
+def _unshaped(value: Value) -> Value:
+    return value.op.operands[0] if value.defining == "tt.reshape" else value
 
 
 def _is_decoded_by(dot: Op, groups: Value) -> bool:

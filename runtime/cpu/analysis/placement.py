@@ -15,7 +15,7 @@ from .effects import WRITES, Effects
 from .induction import find_inductions, is_index_arithmetic
 from .liveness import accumulates_in_place, dies_at, find_updates, inherited
 from .masks import Corners
-from .panel import find_panels
+from .panel import GROUPS, SUMS, find_panels
 from .row_loops import find_row_loops
 from .stream import find_streams
 from .tails import Tails
@@ -67,7 +67,8 @@ class Placement:
         self.strides_unwrapped = Strides({v: ind.initial for v, ind in self.inductions.items()}, unwrapped=True)
         self.corners = Corners(self.inductions)
         ops = list(function.walk())
-        self.panels = find_panels([op for op in ops if op.name == "tt.dot"], self.strides, self.effects)
+        dots = [op for op in ops if op.name == "tt.dot"]
+        self.panels = find_panels(dots, self.strides, self.effects, fields=not keep_loads)
         self.addresses = set() if keep_loads else address_values(ops)
         #: Loops over pieces of rows that take one row after another.
         self.row_loops = set() if keep_loads else find_row_loops(ops, self.strides, self.inductions)
@@ -259,14 +260,16 @@ class Placement:
     def _views_panel(self, value: Value, dot: Op) -> bool:
         panel, step = self.panels[dot], dot.operands[1]
         while step is not value:
-            if step is panel.groups:
+            if step is panel.source:
                 return False
             step = step.op.operands[0]
         return value is not panel.groups or panel.load is not None
 
     def _is_read_by_dots(self, value: Value) -> bool:
         """A load that packed dots of its block alone read, as their left operand, where it lies in memory."""
-        if self.keep_loads or value.defining != "tt.load" or len(value.type.dims) != 2 or value.type.dims[1] % 2:
+        if self.keep_loads or value.defining != "tt.load" or len(value.type.dims) != 2:
+            return False
+        if value.type.dims[1] % GROUPS.get(value.type.elem, 1):
             return False
         if any(not is_packed(user) or k != 0 for user, k in value.uses) or self.must_store(value.op, value):
             return False
@@ -309,11 +312,11 @@ class Placement:
 
 
 def is_packed(op: Op) -> bool:
-    """Is it a product of bf16 matrices that runs on panels?"""
+    """Is it a product of matrices that runs on panels?"""
     if op.name != "tt.dot" or len(op.operands[0].type.dims) != 2:
         return False
     left, right, _ = op.operands
-    return left.type.elem == right.type.elem == "bf16" and op.result.type.elem == "f32"
+    return left.type.elem == right.type.elem and SUMS.get(left.type.elem) == op.result.type.elem
 
 
 def scaled_rows(value: Value) -> tuple[Value, Value] | None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..analysis.affine import RUNTIME, is_positive_zero
+from ..analysis.affine import RUNTIME, constant_int, is_positive_zero, uniform
 from ..analysis.liveness import accumulates_in_place
-from ..analysis.panel import GROUPS
+from ..analysis.panel import GROUPS, SUMS, Panel
 from ..analysis.placement import Place, scaled_rows
 from ..ttir.ir import CODED, Op, Value
 from .coded import coded_rows
@@ -23,24 +23,27 @@ COLUMN_MULTIPLE = 16
 @dataclass(frozen=True)
 class PanelDot:
     """A product on panels. header: its C; run, pack: functions of it; group: elements along k that lie together;
-    unsigned: C type of one of them, as a part of 32 bits; starts: whether run is told what accumulators start from."""
+    unsigned: C type of one of them, as a part of 32 bits; scales: whether accumulators may start from scaled rows."""
 
     elem: str
-    accumulator: str
     header: str
     run: str
     pack: str
     unsigned: str
-    starts: bool
+    scales: bool
 
     @property
     def group(self) -> int:
         return GROUPS[self.elem]
 
+    @property
+    def accumulator(self) -> str:
+        return SUMS[self.elem]
+
 
 PANEL_DOTS = (
-    PanelDot("bf16", "f32", "dot_bf16.h", "cp_dot_panel", "cp_pack_panel", "uint16_t", starts=True),
-    PanelDot("i8", "i32", "dot_i8.h", "cp_dot_quads", "cp_pack_quads", "uint8_t", starts=False),
+    PanelDot("bf16", "dot_bf16.h", "cp_dot_panel", "cp_pack_panel", "uint16_t", scales=True),
+    PanelDot("i8", "dot_i8.h", "cp_dot_quads", "cp_pack_quads", "uint8_t", scales=False),
 )
 
 
@@ -83,16 +86,16 @@ def _accumulator(e: Emitter, op: Op) -> str:
 
 
 def _panel_accumulator(e: Emitter, op: Op, form: PanelDot) -> tuple[str, Start]:
-    """The same of a product on panels; some make zeros and scale rows of their accumulators by themselves."""
+    """The same of a product on panels, which makes zeros by itself; some scale rows of their accumulators as well."""
     accumulator = op.operands[2]
-    if form.starts:
-        if is_positive_zero(accumulator):
-            return e.allocate(op.result), Start("CP_FROM_ZERO")
-        if (rows := scaled_rows(accumulator)) is not None and e.place[accumulator] is Place.INLINE:
-            carried, factors = rows
-            if e.placement.updates.get(accumulator) is carried:
-                e.names[op.result], e.place[op.result] = e.names[carried], Place.ARRAY
-                return e.names[carried], Start("CP_FROM_SCALED", e.stored(factors))
+    if is_positive_zero(accumulator) or constant_int(accumulator) == 0:
+        return e.allocate(op.result), Start("CP_FROM_ZERO")
+    rows = scaled_rows(accumulator) if form.scales else None
+    if rows is not None and e.place[accumulator] is Place.INLINE:
+        carried, factors = rows
+        if e.placement.updates.get(accumulator) is carried:
+            e.names[op.result], e.place[op.result] = e.names[carried], Place.ARRAY
+            return e.names[carried], Start("CP_FROM_SCALED", e.stored(factors))
     return _accumulator(e, op), Start()
 
 
@@ -184,7 +187,12 @@ def _dot_panel(e: Emitter, op: Op, form: PanelDot) -> None:
         return
     panel, stride = _panel(e, op, form, padded)
     operands = f"{-(-depth // form.group)}, {a}, {lda}, {panel}, {stride}"
-    begin = f", {start.kind}, {start.scale}" if form.starts else ""
+    if found is not None and found.fields is not None and padded == columns and _reads_in_place(e, found):
+        part = f"(cp_fields){{{found.fields.shift}, {found.fields.mask}, {found.fields.bias}}}"
+        ahead = f"CP_BLOCK_AHEAD({depth * columns})" if found.fetches else "0"
+        e.write(f"cp_dot_fields({rows}, {columns}, {operands}, {target}, {columns}, {start.kind}, {part}, {ahead});")
+        return
+    begin = f", {start.kind}" + (f", {start.scale}" if form.scales else "")
     if padded == columns:
         e.write(f"{form.run}({rows}, {columns}, {operands}, {target}, {columns}{begin});")
         return
@@ -232,7 +240,10 @@ def _left_in_place(e: Emitter, op: Op, form: PanelDot) -> tuple[str, str] | None
     general, anywhere = Nest(e, 0), (At("0", 0), At("0", 0))
     general.at(left, anywhere)
     fast = Nest(e, 0, frozenset(general.corners), unwrapped=frozenset(general.wraps))
-    if column != 1 or row is None or (mask and fast.mask(mask[0], anywhere) is not None):
+    if column != 1 or row is None:
+        return None
+    whole = "" if not mask or fast.mask(mask[0], anywhere) is None else _for_all(e, mask[0])
+    if whole is None:
         return None
     name, stride, start, second = (e.fresh(prefix) for prefix in ("left", "stride", "start", "row"))
     e.declare(f"{pointer}{name}; int {stride};")
@@ -242,7 +253,7 @@ def _left_in_place(e: Emitter, op: Op, form: PanelDot) -> tuple[str, str] | None
     e.write(f"int64_t const {second} = {next_row} - {start};")
     fits = f"{second} < {_LARGEST_STRIDE} & {second} > -{_LARGEST_STRIDE}"
     copy = e.array(form.elem, left.type.numel)
-    with e.scope(f"if (cp_likely({condition} & {fits}))"):
+    with e.scope(f"if (cp_likely({condition} & {fits}{whole}))"):
         e.write(f"{name} = {start}; {stride} = (int){second};")
     with e.scope("else"):
         e.materialise(left, copy)
@@ -251,12 +262,18 @@ def _left_in_place(e: Emitter, op: Op, form: PanelDot) -> tuple[str, str] | None
     return name, stride
 
 
+def _for_all(e: Emitter, mask: Value) -> str | None:
+    """A further condition, if one number says whether a mask lets all elements through."""
+    same = uniform(mask)
+    return None if same is None or same.type.is_tensor else f" & {e.scalar(same)}"
+
+
 def _panel(e: Emitter, op: Op, form: PanelDot, padded: int) -> tuple[str, str]:
     """C expressions of the panel's address and of the elements between its k groups."""
     panel, right, group = e.placement.panels.get(op), op.operands[1], form.group
     depth, columns = right.type.dims
     if panel is not None and padded == columns:
-        if panel.load is not None and e.place[panel.groups] is not Place.ARRAY:
+        if panel.load is not None and _reads_in_place(e, panel):
             return _in_place(e, panel.load, panel.row_stride)
         return e.stored(panel.groups), str(group * columns)
     packed = e.array(form.elem, -(-depth // group) * group * padded)
@@ -269,6 +286,10 @@ def _panel(e: Emitter, op: Op, form: PanelDot, padded: int) -> tuple[str, str]:
     else:
         e.write(f"{form.pack}({sizes}, {e.stored(right)}, {packed});")
     return packed, str(group * padded)
+
+
+def _reads_in_place(e: Emitter, panel: Panel) -> bool:
+    return panel.load is not None and e.place[panel.groups] is not Place.ARRAY
 
 
 def _in_place(e: Emitter, load: Op, row_stride: int | str) -> tuple[str, str]:

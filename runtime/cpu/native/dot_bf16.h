@@ -9,6 +9,7 @@
  * vdpbf16ps computes. An odd K is padded with a zero. So an output row never depends on how many rows there are. */
 #pragma once
 #include "prefetch.h"
+#include "start.h"
 #include "transpose.h"
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -32,9 +33,6 @@ CP_INLINE void cp_pack_panel_transposed(int K, int N, int NP, const uint16_t *Bt
   for (int k = 0; k < (K + 1) / 2; k++)
     for (int n = N; n < NP; n++) p[k * NP + n] = 0;
 }
-
-/* What the accumulators start from: what C holds, zeros, or row r of C times scale[r] (one rounding, denormals kept). */
-enum cp_start { CP_FROM_C, CP_FROM_ZERO, CP_FROM_SCALED };
 
 CP_INLINE uint32_t cp_pair(const uint16_t *a) { uint32_t u; memcpy(&u, a, 4); return u; }
 
