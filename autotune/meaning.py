@@ -12,7 +12,7 @@ from torch import Tensor
 
 from autotune.arena import Arena, Operands
 from codegen.plan import Kernel
-from runtime.quantise import quantised
+from runtime.quantise import grouped, quantised
 
 Meaning = Callable[[Arena, Kernel, Operands], dict[str, Tensor]]
 # Largest error, of the largest result: a sum of thousands of fp32 products, and a rounding to bf16.
@@ -57,6 +57,15 @@ def draft_head(arena: Arena, kernel: Kernel, operands: Operands) -> dict[str, Te
     return {"y": (x.double() @ values.double().T).float() * x_scale[:, None] * scales}
 
 
+def draft_head_int4(arena: Arena, kernel: Kernel, operands: Operands) -> dict[str, Tensor]:
+    """(x w^T) * x_scale * w_scale, of int8 values and of int4 values times their group's multiplier."""
+    source = arena.source(operands.buffers["w"], 0)
+    values, multipliers, scales = (torch.cat(parts).double() for parts in zip(*grouped(source), strict=True))
+    weight = (values * multipliers[..., None]).flatten(1)[:, : source.shape[1]]
+    x, x_scale = _rows(operands, "x", arena), _rows(operands, "x_scale", arena)
+    return {"y": (x.double() @ weight.T).float() * x_scale[:, None] * scales.float()}
+
+
 def gated_norm(arena: Arena, kernel: Kernel, operands: Operands) -> dict[str, Tensor]:
     """norm(y * silu(z)) * weight by groups."""
     d, group = kernel.constant("D"), kernel.constant("GROUP_SIZE")
@@ -79,6 +88,7 @@ def conv_prefill(arena: Arena, kernel: Kernel, operands: Operands) -> dict[str, 
 MEANINGS: Mapping[str, Meaning] = {
     "matmul": matmul,
     "draft_head": draft_head,
+    "draft_head_int4": draft_head_int4,
     "gated_matmul": gated_matmul,
     "rms_norm": rms_norm,
     "gated_norm": gated_norm,

@@ -105,6 +105,7 @@ def _attention_flops(plan: Plan, launch: Launch, rows: int, shape: Shape) -> int
 FLOPS: dict[str, Callable[[Plan, Launch, int, Shape], int]] = {
     "matmul": _matmul_flops,
     "draft_head": _matmul_flops,
+    "draft_head_int4": _matmul_flops,
     "gated_matmul": _gated_flops,
     "mamba2_scan_step": _scan_flops,
     "attention": _attention_flops,

@@ -51,7 +51,8 @@ class Buffer:
     fill: "zero", "pad" (PAD_SLOT_ID), "rope_cos" or "rope_sin" (with `theta`). Weights have `sources` and a layout:
     "plain" (as stored), "transposed", "panel": `[N/BN][K/2][BN][2]`, N padded to BN and K to BLOCK_K, "coded_panel" and
     "coded_escapes": the same in 12 bits an element (`runtime.coding`), or derived from a matrix: "int8_panel":
-    `[N/BN][K/4][BN][4]`, its rows quantised, and "int8_scale" `[N]`, their scales. KV buffers
+    `[N/BN][K/4][BN][4]`, its rows quantised, and "int8_scale" `[N]`, their scales, "int4_panel":
+    `[N/BN][K/128][2 + 64][BN]`, the same with four bits a value (`runtime.quantise`), and "int4_scale". KV buffers
     `[pages, kv_heads, BLOCK_D * PAGE]` have one too: "k_pages", a page of a head being `[BLOCK_D/2][PAGE][2]`, the
     last dim two neighbours of an entry, or "v_pages": `[PAGE/2][BLOCK_D][2]`, the last dim two neighbouring entries.
     """

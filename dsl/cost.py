@@ -15,6 +15,7 @@ from dsl.spec import LayerSpec, ModelSpec
 from dsl.tensors import Shapes, layer_shapes, mtp_shapes, num_parameters, weight_shapes
 
 DTYPE_BYTES: Mapping[str, int] = {"bf16": 2, "fp32": 4, "int8": 1}
+INT4_GROUP = 64  # neighbours of a row of an int4 head that share a multiplier of one byte
 STATE_BYTES = DTYPE_BYTES["fp32"]
 CONTEXT = 256  # tokens already in the context of the step that is counted
 STEP = f"one slot, {CONTEXT} tokens of context"
@@ -143,8 +144,15 @@ def step_bytes(spec: ModelSpec, drafts: int, context: int = CONTEXT) -> int:
 
 
 def draft_head_bytes(spec: ModelSpec) -> int:
-    """The head that a draft reads: the target's, or per row of it int8 values and one fp32 scale."""
+    """The head that a draft reads: the target's, or per row of it one fp32 scale and values of 8 or of 4 bits.
+
+    Those of 4 bits have a multiplier of one byte per group.
+    """
     assert spec.mtp is not None
-    if spec.mtp.draft_head == "bf16":
-        return DTYPE_BYTES["bf16"] * spec.vocab_size * spec.d_model
-    return spec.vocab_size * (DTYPE_BYTES["int8"] * spec.d_model + DTYPE_BYTES["fp32"])
+    d = spec.d_model
+    row = {
+        "bf16": DTYPE_BYTES["bf16"] * d,
+        "int8": DTYPE_BYTES["int8"] * d + DTYPE_BYTES["fp32"],
+        "int4": d // 2 + -(-d // INT4_GROUP) + DTYPE_BYTES["fp32"],
+    }
+    return spec.vocab_size * row[spec.mtp.draft_head]

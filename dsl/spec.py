@@ -72,10 +72,10 @@ class MTPSpec(Strict):
         about("The norm before the head: a weight of its own, or the target's final norm (shared)."),
     ]
     draft_head: Annotated[
-        Literal["bf16", "int8"],
+        Literal["bf16", "int8", "int4"],
         about(
-            "What drafts are chosen by: the target's head (bf16), or an int8 copy of it, made when weights are "
-            "loaded: half the bytes per draft. It decides no token, only which drafts are accepted."
+            "What drafts are chosen by: the target's head (bf16), or a copy of it, made when weights are loaded, in "
+            "half the bytes (int8) or about a quarter (int4). It decides no token, only which drafts are accepted."
         ),
     ] = "bf16"
 

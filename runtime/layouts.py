@@ -10,7 +10,7 @@ from torch import Tensor
 
 from runtime.coding import code_panels, rows_of
 from runtime.plan import Buffer
-from runtime.quantise import quantised
+from runtime.quantise import fill_int4_panels, grouped, quantised
 
 LAYOUT_VERSION = 1  # of what `lay_out` writes: a change of its bytes for the same buffer counts it up
 TORCH_DTYPES = {
@@ -106,6 +106,10 @@ def lay_out(buffer: LaidOut, out: Tensor, sources: Sequence[Tensor], escapes: Te
         _fill_panels(out, (values for values, _ in quantised(sources[0])))
     elif buffer.layout == "int8_scale":
         torch.cat([scales for _, scales in quantised(sources[0])], out=out)
+    elif buffer.layout == "int4_panel":
+        fill_int4_panels(out, sources[0])
+    elif buffer.layout == "int4_scale":
+        torch.cat([scales for _, _, scales in grouped(sources[0])], out=out)
     elif buffer.layout == "transposed":
         out.copy_(sources[0].t())
     elif buffer.layout == "plain":

@@ -10,6 +10,7 @@ from math import prod
 
 from runtime.coding import BYTES, head_rows, rows_of
 from runtime.plan import Buffer, Limits, Plan
+from runtime.quantise import INT4_GROUP
 
 PAIR, QUAD = 2, 4
 REAL = ("bf16", "fp32")
@@ -153,7 +154,16 @@ def _is_int8_panel(buffer: Buffer) -> bool:
     return width <= QUAD * quads and rows <= panels * block_n
 
 
-def _is_int8_scale(buffer: Buffer) -> bool:
+def _is_int4_panel(buffer: Buffer) -> bool:
+    """[panels, K_padded / 128, 2 + 64, BN] uint8 of one bf16 or fp32 matrix [N, K]: `runtime.quantise`."""
+    if len(buffer.shape) != 2 * PAIR or buffer.dtype != "uint8" or not _is_matrix(buffer):
+        return False
+    panels, blocks, height, block_n = buffer.shape
+    rows, width = buffer.sources[0].shape
+    return height == PAIR + INT4_GROUP and width <= PAIR * INT4_GROUP * blocks and rows <= panels * block_n
+
+
+def _is_row_scale(buffer: Buffer) -> bool:
     """[N] fp32 of one bf16 or fp32 matrix [N, K]."""
     return buffer.dtype == "fp32" and _is_matrix(buffer) and buffer.shape == buffer.sources[0].shape[:1]
 
@@ -180,7 +190,9 @@ WEIGHT_SHAPES: dict[str, Callable[[Buffer], bool]] = {
     "coded_panel": _is_coded_panel,
     "coded_escapes": _is_coded_escapes,
     "int8_panel": _is_int8_panel,
-    "int8_scale": _is_int8_scale,
+    "int8_scale": _is_row_scale,
+    "int4_panel": _is_int4_panel,
+    "int4_scale": _is_row_scale,
     "transposed": _is_transposed,
     "plain": _is_plain,
 }

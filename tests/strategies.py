@@ -85,7 +85,7 @@ def spec_data(draw: st.DrawFn, with_mtp: bool | None = None) -> Data:
             "hidden": "pre_norm",
             "concat": tuple(draw(st.permutations(["embedding", "hidden"]))),
             "post_norm": draw(st.sampled_from(["own", "shared"])),
-            "draft_head": draw(st.sampled_from(["bf16", "int8"])),
+            "draft_head": draw(st.sampled_from(["bf16", "int8", "int4"])),
         }
     used = {*pattern, *([mtp["layer"]] if mtp else [])}
     specials = draw(st.lists(NAMES, max_size=3, unique=True))

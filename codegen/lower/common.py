@@ -29,12 +29,13 @@ def gated_name(n: int, k: int) -> str:
     return f"gated_matmul_{k}x{n}"
 
 
-def matmul_tile(b: Builder, kernel: str, n: int, k: int, *, exact: bool = False) -> MatmulTile:
+def matmul_tile(b: Builder, kernel: str, n: int, k: int, *, exact: bool = False, block_k: int = 0) -> MatmulTile:
     """The tile of a matmul or gated matmul: its panels' width, which the weights are laid out for, and its loops.
 
     On a CPU each column sums over ascending k alone, so that neither the width of a panel nor the rows of a program
     show in a bit (docs/numerics.md). The length of a dot may, and on a GPU everything that changes a layout.
-    exact: sums are of integers, and no choice shows; there are no codes of them.
+    exact: sums are of integers, and no choice shows; there are no codes of them. block_k: the length of a dot, where
+    a layout says it and it is no choice.
     """
     target = b.target
     width, length = target.panel_width(n), target.dot_length(k)
@@ -44,12 +45,12 @@ def matmul_tile(b: Builder, kernel: str, n: int, k: int, *, exact: bool = False)
         Tunable("BLOCK_N", width, among(width, widths), changes_bits=target.has_warps, lays_out=True),
         target.rows(target.row_tiles),
         *target.loads(),
-        Tunable("BLOCK_K", length, among(length, lengths), changes_bits=True, lays_out=True),
+        *(() if block_k else (Tunable("BLOCK_K", length, among(length, lengths), changes_bits=True, lays_out=True),)),
         *(() if exact else target.codes(b.model_bytes)),
         *target.warps(changes_bits=True),
     )
     chosen = b.choose(kernel, *(replace(tunable, changes_bits=False) if exact else tunable for tunable in tunables))
-    block_n, block_k = chosen["BLOCK_N"], chosen["BLOCK_K"]
+    block_n, block_k = chosen["BLOCK_N"], block_k or chosen["BLOCK_K"]
     return MatmulTile(block_n, block_k, -(-k // block_k) * block_k, chosen[ROW_TILES], bool(chosen.get(CODED, 0)))
 
 

@@ -33,4 +33,8 @@ def _draft_head(b: Builder) -> dict[str, str]:
     """Of drafts that are not chosen by the target's head."""
     if b.spec.mtp is None or b.spec.mtp.draft_head == "bf16":
         return {}
-    return {"draft_head": "int8 rows and weights, scales max / 127, halves up; int32 sums"}
+    words = {
+        "int8": "int8 rows and weights, scales max / 127, halves up; int32 sums",
+        "int4": "int8 rows, scales max / 127, halves up; int4 weights by groups of 64 with multipliers; int32 sums",
+    }
+    return {"draft_head": words[b.spec.mtp.draft_head]}

@@ -18,8 +18,8 @@ from codegen.plan import Kernel, Launch, Plan
 from codegen.predict.accelerators import Accelerator
 
 TENSOR_CORES = ("matmul", "gated_matmul", "attention")  # templates whose operations are bf16 dots
-INT8_TENSOR_CORES = ("draft_head",)  # those of int8 dots
-TILED = ("matmul", "gated_matmul", "draft_head")  # whose dots take whole row tiles
+INT8_TENSOR_CORES = ("draft_head", "draft_head_int4")  # those of int8 dots
+TILED = ("matmul", "gated_matmul", *INT8_TENSOR_CORES)  # whose dots take whole row tiles
 
 
 class Bound(StrEnum):

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dsl.reference.attention import project_qkv
-from dsl.reference.draft_head import int8_head
+from dsl.reference.draft_head import int4_head, int8_head
 from dsl.reference.model import Weights, embed, feed_forward, head, head_weight, scoped
 from dsl.reference.norm import rms_norm
 from dsl.spec import AttentionSpec, ModelSpec
@@ -36,9 +36,10 @@ def draft_logits(spec: ModelSpec, weights: Weights, hidden: Tensor) -> Tensor:
     assert spec.mtp is not None
     name = "mtp.norm.weight" if spec.mtp.post_norm == "own" else "final_norm.weight"
     normed = rms_norm(hidden, weights[name], spec.norm_eps)
-    if spec.mtp.draft_head == "int8":
-        return int8_head(normed, head_weight(spec, weights)).to(hidden.dtype)
-    return head(spec, weights, normed)
+    if spec.mtp.draft_head == "bf16":
+        return head(spec, weights, normed)
+    rounded = {"int8": int8_head, "int4": int4_head}[spec.mtp.draft_head]
+    return rounded(normed, head_weight(spec, weights)).to(hidden.dtype)
 
 
 def attend_chain(q: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:

@@ -240,7 +240,7 @@ def measure(
     new_tokens: int = 128,
     seed: int = 0,
     skip_bits: Annotated[bool, typer.Option(help="Only measure acceptance.")] = False,
-    draft_head: Annotated[list[str], typer.Option(help="bf16 or int8; given twice, both drafters.")] = ["bf16"],  # noqa: B006
+    draft_head: Annotated[list[str], typer.Option(help="bf16, int8 or int4; given twice, both drafters.")] = ["bf16"],  # noqa: B006
 ) -> None:
     """Measure the exported weights on held-out files, in fp32: bits per byte, acceptance of drafts, tokens per step.
 

@@ -148,6 +148,12 @@ PACKAGES: dict[str, tuple[Change, str]] = {
     "a panel of a vector": (on_plan(lambda p: buffer(p, "lm_head")["sources"][0].update(shape=[3])), DAMAGED),
     "panels of int8 that are no int8 panels": (on_plan(lambda p: buffer(p, "lm_head").update(dtype="int8")), DAMAGED),
     "an int8 panel of bf16": (on_plan(lambda p: buffer(p, "lm_head").update(layout="int8_panel")), DAMAGED),
+    "an int4 panel of bf16": (on_plan(lambda p: buffer(p, "lm_head").update(layout="int4_panel")), DAMAGED),
+    "an int4 panel of other groups": (
+        on_plan(lambda p: buffer(p, "lm_head").update(layout="int4_panel", dtype="uint8")),
+        DAMAGED,
+    ),
+    "int4 scales of a vector": (on_plan(lambda p: buffer(p, "final_norm").update(layout="int4_scale")), DAMAGED),
     "int8 scales of a vector": (on_plan(lambda p: buffer(p, "final_norm").update(layout="int8_scale")), DAMAGED),
     "a tensor of no dims": (on_plan(lambda p: buffer(p, "lm_head")["sources"][0].update(shape=[])), DAMAGED),
     "a transposed matrix that is not": (

@@ -70,7 +70,9 @@ def test_every_kernel_of_every_spec_keeps_every_rule(inspected: Inspected) -> No
     instances = {(kernel.name, tile) for kernel in plan.kernels for tile in kernel.row_tiles or (None,)}
     assert {(entry.kernel, entry.row_tile) for entry in found} == instances
     assert [f"{entry.kernel}: {finding}" for entry in found for finding in entry.findings] == []
-    with_dots = [f"kernels/{name}.py.j2" for name in ("matmul", "gated_matmul", "attention", "draft_head")]
+    with_dots = [
+        f"kernels/{name}.py.j2" for name in ("matmul", "gated_matmul", "attention", "draft_head", "draft_head_int4")
+    ]
     assert {e.kernel for e in found if e.dots} == {k.name for k in plan.kernels if k.template in with_dots}
 
 

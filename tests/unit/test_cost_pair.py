@@ -13,7 +13,7 @@ from codegen.cost import Shape, step_costs
 from codegen.lower import lower
 from codegen.plan import DTYPE_BYTES, Buffer, Plan, Role
 from dsl import ModelSpec, load_spec
-from dsl.cost import CONTEXT, bytes_of, costs, max_rows, num_pages, ring_entries, step_bytes
+from dsl.cost import CONTEXT, INT4_GROUP, bytes_of, costs, max_rows, num_pages, ring_entries, step_bytes
 from dsl.layers import AttentionSpec
 from dsl.tensors import weight_shapes
 from tests.strategies import specs
@@ -31,6 +31,9 @@ def _unpadded(spec: ModelSpec, buffer: Buffer) -> Buffer:
     if buffer.role is Role.WEIGHT and buffer.layout in ("panel", "int8_panel", "coded_panel"):
         dtype = "bf16" if buffer.layout == "coded_panel" else buffer.dtype
         return replace(buffer, shape=(sum(math.prod(source.shape) for source in buffer.sources),), dtype=dtype)
+    if buffer.layout == "int4_panel":
+        ((rows, width),) = (source.shape for source in buffer.sources)
+        return replace(buffer, shape=(rows, width // 2 + -(-width // INT4_GROUP)))
     if buffer.role is Role.KV:
         layer = spec.mtp_layer if buffer.name.startswith("mtp") else spec.pattern_layers[int(buffer.name.split("_")[1])]
         assert layer is not None and isinstance(layer.mixer, AttentionSpec)

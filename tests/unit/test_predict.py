@@ -94,22 +94,24 @@ def test_the_bound_is_what_is_scarce(plan: Plan, assumed: Assumptions, changed: 
     assert predict(plan, Shape(), replace(H100, **changed), assumed).bound is bound
 
 
-def test_an_int8_head_of_drafts_halves_its_bytes_and_computes_at_the_rate_of_int8() -> None:
+def test_rounded_heads_of_drafts_halve_their_bytes_and_compute_at_the_rate_of_int8() -> None:
     spec = load_spec(ROOT / "tests" / "specs" / "untied-shared.yaml")
     fields = spec.model_dump()
-    bf16 = ModelSpec.model_validate(fields | {"mtp": fields["mtp"] | {"draft_head": "bf16"}})
     heads = {}
-    for name, drawn in (("int8", spec), ("bf16", bf16)):
-        plan = lower(drawn, "cuda:90")
+    for name in ("bf16", "int8", "int4"):
+        drawn = fields | {"d_model": 256, "mtp": fields["mtp"] | {"draft_head": name}}
+        plan = lower(ModelSpec.model_validate(drawn), "cuda:90")
         (heads[name],) = (
             part
             for part in predict(plan, Shape(1, 3), replace(H100, int8=1.0), Assumptions.data_sheet()).parts
             if part.cost.section == "draft_token" and part.cost.flops
         )
-    assert Bound.COMPUTE in heads["int8"].seconds and Bound.COMPUTE not in heads["bf16"].seconds
-    assert heads["int8"].cost.flops == heads["bf16"].cost.flops
+    assert Bound.COMPUTE not in heads["bf16"].seconds
+    assert all(Bound.COMPUTE in heads[name].seconds for name in ("int8", "int4"))
+    assert len({head.cost.flops for head in heads.values()}) == 1
     scales = 4 * spec.vocab_size
     assert 2 * (heads["int8"].cost.bytes - scales) == heads["bf16"].cost.bytes
+    assert 256 / 66 * (heads["int4"].cost.bytes - scales) == heads["bf16"].cost.bytes
 
 
 def test_programs_are_those_of_the_grid(plan: Plan) -> None:

@@ -82,10 +82,8 @@ def one(x, w, out, KIND: tl.constexpr, K: tl.constexpr, N: tl.constexpr, M: tl.c
     o_m, o_k, o_n = tl.arange(0, M), tl.arange(0, K), tl.arange(0, N)
     a = tl.load(x + o_m[:, None] * K + o_k[None, :])
     p_w = w + tl.arange(0, K * N)
-    if KIND == "masked load":
-        flat = tl.load(p_w, mask=tl.arange(0, K * N) < K * N - 5, other=0)
-    else:
-        flat = tl.load(p_w)
+    m_w = tl.arange(0, K * N) < (K * N - 5 if KIND == "masked load" else K * N)
+    flat = tl.load(p_w, mask=m_w, other=0) if KIND == "masked load" else tl.load(p_w)
     if KIND == "signed shift":
         b = flat >> 4
     elif KIND == "signed shift and mask":

@@ -47,7 +47,8 @@ def module_row(spec, weights, hidden, token, position, cache):
     norm = weights["mtp.norm.weight" if spec.mtp.post_norm == "own" else "final_norm.weight"]
     head = weights["embed.weight" if spec.tie_embeddings else "lm_head.weight"]
     normed = rms_norm(x, norm, spec.norm_eps)
-    return x, (int8_logits_row(head, normed) if spec.mtp.draft_head == "int8" else head @ normed)
+    by_rows = {"bf16": lambda head, normed: head @ normed, "int8": int8_logits_row, "int4": int4_logits_row}
+    return x, by_rows[spec.mtp.draft_head](head, normed)
 
 
 def int8_row(values):
@@ -64,6 +65,28 @@ def int8_logits_row(head, normed):
     for weights, weight_scale in map(int8_row, head):
         assert all(-127 <= value <= 127 for value in (*row, *weights))
         total = sum(a * b for a, b in zip(row, weights, strict=True))
+        logits.append(np.float32(total) * scale * weight_scale)
+    return torch.tensor(logits, dtype=torch.float64)
+
+
+def halves_up(value, largest):
+    """A number of fp32 to the nearest whole one, cut to -largest .. largest."""
+    return max(-largest, min(largest, int(np.floor(value + np.float32(0.5)))))
+
+
+def int4_logits_row(head, normed):
+    """Logits [V] of one row with a head in groups, output by output, in fp32 arithmetic and Python integers."""
+    row, scale = int8_row(normed)
+    logits = []
+    for weights in head:
+        values = weights.float().numpy()
+        top = max(np.abs(values).max(), np.float32(1e-30))
+        weight_scale, total = top / np.float32(490), 0
+        for first in range(0, len(values), 64):
+            group = values[first : first + 64]
+            multiplier = max(1, halves_up(np.abs(group).max() * (np.float32(63) / top), 63))
+            step = np.float32(multiplier) * weight_scale
+            total += multiplier * sum(halves_up(w / step, 7) * x for w, x in zip(group, row[first:], strict=False))
         logits.append(np.float32(total) * scale * weight_scale)
     return torch.tensor(logits, dtype=torch.float64)
 

@@ -33,9 +33,10 @@ def toy_package() -> Path:
     return built("toy", toy_spec())
 
 
-@pytest.fixture(scope="session")
-def int8_package() -> Path:
-    return built("toy_int8", toy_spec(draft_head="int8"))
+@pytest.fixture(scope="session", params=["int8", "int4"])
+def rounded_package(request: pytest.FixtureRequest) -> Path:
+    """A package with a head of drafts in int8 or int4."""
+    return built(f"toy_{request.param}", toy_spec(draft_head=request.param))
 
 
 @pytest.fixture(scope="session")

@@ -47,13 +47,13 @@ def test_a_grid_that_is_not_the_plans_is_found(toy_package: Path, tmp_path: Path
 
 @pytest.mark.parametrize("scale", [" * b_w_scale[None, :]", " * b_x_scale[:, None]"], ids=["weights", "rows"])
 def test_a_head_of_drafts_without_a_scale_is_found_and_changes_no_token(
-    scale: str, int8_package: Path, tmp_path: Path
+    scale: str, rounded_package: Path, tmp_path: Path
 ) -> None:
-    package = copy_package(int8_package, tmp_path / "mutant")
+    package = copy_package(rounded_package, tmp_path / "mutant")
     edit(package, "cpu/kernels/draft_head_*.py", (scale, ""))
     failed = [check.name for check in verify_package(package, prompts=6, new_tokens=16).checks if not check.passed]
     assert failed == ["reference-drafts"]
 
 
-def test_an_int8_head_of_drafts_is_verified(int8_package: Path) -> None:
-    assert verify_package(int8_package, prompts=6, new_tokens=16).passed
+def test_a_rounded_head_of_drafts_is_verified(rounded_package: Path) -> None:
+    assert verify_package(rounded_package, prompts=6, new_tokens=16).passed
