@@ -1,4 +1,4 @@
-"""y = W x, bf16 and int8, weights larger than every cache, against a C loop that only reads them."""
+"""y = W x, bf16, int8 and int4, weights larger than every cache, against a C loop that only reads them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import triton
 import triton.language as tl
 
 from runtime.coding import BYTES, code_panels, head_rows
-from runtime.device import coded_groups
+from runtime.device import coded_groups, panel_operand
+from runtime.quantise import INT4_GROUP, fill_int4_panels, grouped
 
 from .measure import Burst, Contest, Run
 from .read_loop import read_loop
 
-REQUIRED, REQUIRED_INT8, REQUIRED_CODED = 0.9, 0.85, 1.1
+REQUIRED, REQUIRED_INT8, REQUIRED_INT4, REQUIRED_CODED = 0.9, 0.85, 0.7, 1.1
 ROWS, DEPTH, WIDTH = 32768, 2048, 64
-INT8_ROWS = 2 * ROWS
+INT8_ROWS, INT4_ROWS = 2 * ROWS, 4 * ROWS
 
 
 @triton.jit
@@ -62,6 +63,25 @@ def gemv_int8(w, x, y, K: tl.constexpr, WIDTH: tl.constexpr):
 
 
 @triton.jit
+def gemv_int4(w, x, y, K: tl.constexpr, WIDTH: tl.constexpr, GROUP: tl.constexpr):
+    """One program: one panel of WIDTH columns, in blocks of two groups [N / WIDTH, K / 128, 2 + 64, WIDTH] uint8."""
+    i_n, o_k = tl.program_id(0), tl.arange(0, GROUP)
+    p_w = w + i_n.to(tl.int64) * (K // (2 * GROUP) * (2 + GROUP) * WIDTH)
+    acc = tl.zeros((1, WIDTH), tl.int32)
+    for i_k in range(0, K, 2 * GROUP):
+        p_block = p_w + i_k // (2 * GROUP) * ((2 + GROUP) * WIDTH)
+        b_w = tl.load(p_block + 2 * WIDTH + tl.arange(0, GROUP * WIDTH))
+        low = panel_operand(((b_w & 15) - 8).to(tl.int8), GROUP, WIDTH, 4)
+        high = panel_operand(((b_w >> 4) - 8).to(tl.int8), GROUP, WIDTH, 4)
+        of_low = tl.dot(tl.load(x + i_k + o_k)[None, :], low, out_dtype=tl.int32)
+        of_high = tl.dot(tl.load(x + i_k + GROUP + o_k)[None, :], high, out_dtype=tl.int32)
+        m_low = tl.load(p_block + tl.arange(0, WIDTH)).to(tl.int32)
+        m_high = tl.load(p_block + WIDTH + tl.arange(0, WIDTH)).to(tl.int32)
+        acc += of_low * m_low[None, :] + of_high * m_high[None, :]
+    tl.store(y + i_n * WIDTH + tl.arange(0, WIDTH)[None, :], acc)
+
+
+@triton.jit
 def gemv_coded(w, escapes, x, y, K: tl.constexpr, WIDTH: tl.constexpr):
     """gemv_panels whose weights lie in 12 bits an element (runtime/coding.py), fewer than are read beside it."""
     i_n = tl.program_id(0)
@@ -72,9 +92,10 @@ def gemv_coded(w, escapes, x, y, K: tl.constexpr, WIDTH: tl.constexpr):
 
 
 def contests() -> Iterator[tuple[Contest, Burst]]:
-    """134 MB of weights: bf16 row-major (two ways to write it), as panels and as panels in codes, int8 as panels."""
+    """134 MB of weights: bf16 row-major (two ways to write it), as panels and as panels in codes, int8 and int4."""
     yield from _bf16()
     yield _int8()
+    yield _int4()
 
 
 def _int8() -> tuple[Contest, Burst]:
@@ -90,6 +111,25 @@ def _int8() -> tuple[Contest, Burst]:
         assert torch.equal(y, expected)
 
     contest = Contest("gemv int8", f"{INT8_ROWS}x{DEPTH} panels", REQUIRED_INT8, run, check, "c_read")
+    return contest, read_loop(panels)
+
+
+def _int4() -> tuple[Contest, Burst]:
+    w, x = torch.randn(INT4_ROWS, DEPTH).bfloat16(), torch.randint(-127, 128, (DEPTH,), dtype=torch.int8)
+    panels = torch.zeros(INT4_ROWS // WIDTH, DEPTH // (2 * INT4_GROUP), 2 + INT4_GROUP, WIDTH, dtype=torch.uint8)
+    fill_int4_panels(panels, w)
+    y, groups = torch.empty(INT4_ROWS, dtype=torch.int32), x.double().view(-1, INT4_GROUP)
+    parts = [((values.double() * groups).sum(2) * multipliers).sum(1) for values, multipliers, _ in grouped(w)]
+    expected = torch.cat(parts).to(torch.int32)
+
+    def run() -> None:
+        gemv_int4[(INT4_ROWS // WIDTH,)](panels, x, y, K=DEPTH, WIDTH=WIDTH, GROUP=INT4_GROUP)
+
+    def check() -> None:
+        run()
+        assert torch.equal(y, expected)
+
+    contest = Contest("gemv int4", f"{INT4_ROWS}x{DEPTH} panels", REQUIRED_INT4, run, check, "c_read")
     return contest, read_loop(panels)
 
 
