@@ -31,7 +31,7 @@ def quantise_groups(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     x[n, k] is about q * m[n, k / 64] * scale. scale = max |x| / 490; m = 63 max |group| / max |x|, so that a group's
     largest value is 7.8 steps wide, or less; both m and q to the nearest, halves up, then cut to their range.
     """
-    padded = F.pad(x.float(), (0, -x.shape[1] % INT4_GROUP)).unflatten(1, (-1, INT4_GROUP))
+    padded = F.pad(x.float(), (0, -x.shape[1] % INT4_GROUP)).view(x.shape[0], -1, INT4_GROUP)
     tops = padded.abs().amax(-1)
     top = tops.amax(-1, keepdim=True).clamp_min(SMALLEST)
     inverse = torch.full_like(top, LARGEST_MULTIPLIER) / top

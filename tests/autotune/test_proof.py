@@ -18,6 +18,7 @@ from autotune.finale import conclude
 from autotune.forge import Forge
 from autotune.measure import Bench
 from autotune.proof import Judge, Rejected
+from autotune.scenes import timed_scenes
 from autotune.space import Machine, space_of
 from autotune.study import Search, open_study
 from autotune.tune import attempts, run_trials
@@ -28,6 +29,7 @@ from codegen.tunables import Value
 from codegen.tuned import FREE, KEEP, identity
 from dsl import ModelSpec
 from runtime.cpu import get_num_threads
+from tests.cpu.engine.toys import toy_spec
 
 CPU = torch.device("cpu")
 MATMUL = "matmul_256x1160"
@@ -59,6 +61,20 @@ def test_what_is_said_to_change_no_bit_changes_none(toy: ModelSpec, folder: Path
         ends = [{name: values[end] for name, values in found.items()} for end in (0, -1)]
         done += prove_all(forge, kernel.name, ends)
     assert done == 2 * len(first)
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+def test_a_rounded_head_of_drafts_means_what_it_is_made_of(kind: str, folder: Path) -> None:
+    """The untuned kernel, and both ends of every range at once; a bound counts the bytes that the panels have."""
+    forge = Forge(toy_spec(draft_head=kind).model_copy(update={"d_model": 150}), "cpu", folder)
+    (kernel,) = (kernel for kernel in forge.untuned.kernels if kernel.name.startswith("draft_head"))
+    found = neutral(kernel)
+    assert {"BLOCK_N", "row_tiles", "prefetch_bytes"} <= found.keys()
+    assert prove_all(forge, kernel.name, [{name: values[end] for name, values in found.items()} for end in (0, -1)])
+    (head,) = (buffer for buffer in forge.untuned.buffers if buffer.name == "draft_head")
+    space = space_of(forge.untuned, kernel, KEEP)
+    bound = space.bound(space.default, timed_scenes(forge.untuned, kernel), Machine(1.0, 1e30, 1))
+    assert bound == pytest.approx(head.bytes, rel=1e-4)
 
 
 @pytest.mark.nightly
