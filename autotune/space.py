@@ -19,10 +19,8 @@ HOPELESS = 1.5  # of the untuned kernel's bound: a candidate whose own bound is 
 LAUNCH_SECONDS = 1e-6
 PROGRAM_SECONDS = 1e-7  # to take up a program
 NEXT_TO_NOTHING = 4096  # bytes
-WEIGHT_BYTES = {
-    "kernels/draft_head.py.j2": 1,
-    "kernels/draft_head_int4.py.j2": 66 / 128,
-}  # of an element; two of all other weights that lie in panels
+# Of an element; two of all other weights that lie in panels. A block of 128 in int4 has two multipliers.
+WEIGHT_BYTES = {"kernels/draft_head.py.j2": 1, "kernels/draft_head_int4.py.j2": 66 / 128}
 CODED_BYTES = 1.5  # of one in codes
 PER_PASS = 4.0  # a panel that is read again comes from a nearer cache, so much faster
 
