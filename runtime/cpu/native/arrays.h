@@ -97,7 +97,7 @@ static __attribute__((unused, noinline)) void cp_f32_bf16_array(uint16_t *y, con
   int i = 0;
 #if defined(__AVX512BF16__) && defined(__AVX512DQ__)
   /* vcvtne2ps2bf16 flushes denormals and keeps what a NaN carries: where there are any, the loop below */
-  const int odd = 0x01 | 0x20 | 0x80;
+  enum { odd = 0x01 | 0x20 | 0x80 }; /* clang takes no variable for it */
   for (; i + 64 <= count; i += 64) {
     __m512 r[4];
     __mmask16 found = 0;
