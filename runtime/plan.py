@@ -16,17 +16,8 @@ DTYPE_BYTES: Mapping[str, int] = {"uint8": 1, "int8": 1, "bf16": 2, "fp32": 4, "
 ROLES = ("weight", "table", "state", "ring", "kv", "checkpoint", "protocol", "scratch")
 FILLS = ("zero", "pad", "rope_cos", "rope_sin")
 LAYOUTS = (
-    *(
-        "plain",
-        "transposed",
-        "panel",
-        "coded_panel",
-        "coded_escapes",
-        "int8_panel",
-        "int8_scale",
-        "int4_panel",
-        "int4_scale",
-    ),
+    *("plain", "transposed", "panel", "coded_panel", "coded_escapes"),
+    *("int8_panel", "int8_scale", "int4_panel", "int4_scale"),
     *("k_pages", "v_pages"),
 )
 SIZES = (

@@ -10,7 +10,7 @@ from math import prod
 
 from runtime.coding import BYTES, head_rows, rows_of
 from runtime.plan import Buffer, Limits, Plan
-from runtime.quantise import INT4_GROUP
+from runtime.quantise import INT4_GROUP, ROWS_AT_ONCE
 
 PAIR, QUAD = 2, 4
 REAL = ("bf16", "fp32")
@@ -160,7 +160,8 @@ def _is_int4_panel(buffer: Buffer) -> bool:
         return False
     panels, blocks, height, block_n = buffer.shape
     rows, width = buffer.sources[0].shape
-    return height == PAIR + INT4_GROUP and width <= PAIR * INT4_GROUP * blocks and rows <= panels * block_n
+    fits = width <= PAIR * INT4_GROUP * blocks and rows <= panels * block_n
+    return fits and height == PAIR + INT4_GROUP and ROWS_AT_ONCE % block_n == 0
 
 
 def _is_row_scale(buffer: Buffer) -> bool:

@@ -153,6 +153,10 @@ PACKAGES: dict[str, tuple[Change, str]] = {
         on_plan(lambda p: buffer(p, "lm_head").update(layout="int4_panel", dtype="uint8")),
         DAMAGED,
     ),
+    "an int4 panel of 48 columns": (
+        on_plan(lambda p: buffer(p, "lm_head").update(layout="int4_panel", dtype="uint8", shape=[100, 8, 66, 48])),
+        DAMAGED,
+    ),
     "int4 scales of a vector": (on_plan(lambda p: buffer(p, "final_norm").update(layout="int4_scale")), DAMAGED),
     "int8 scales of a vector": (on_plan(lambda p: buffer(p, "final_norm").update(layout="int8_scale")), DAMAGED),
     "a tensor of no dims": (on_plan(lambda p: buffer(p, "lm_head")["sources"][0].update(shape=[])), DAMAGED),

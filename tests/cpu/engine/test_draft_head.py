@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from autotune.forge import Forge
+from codegen.lower import draft_head as lowered
 from dsl import ModelSpec
 from dsl.reference import draft_head
 from dsl.reference.draft_head import INT4_GROUP, int4_logits, int8_logits, quantise_groups, quantise_rows
@@ -221,3 +222,11 @@ def test_the_head_of_drafts_changes_no_token(subject, tmp_path, cache):
         drain(engine, poison=True)
         assert [(request.output, request.finish_reason) for request in requests] == [oracle(ask) for ask in ASKS]
         assert engine.stats().tokens_per_step > 1.5
+
+
+def test_lowering_reference_and_runtime_round_to_the_same_numbers() -> None:
+    names = ("LARGEST", "SMALLEST", "LARGEST_INT4", "LARGEST_MULTIPLIER", "INT4_GROUP")
+    assert [getattr(quantise, name) for name in names] == [getattr(draft_head, name) for name in names]
+    largest = (lowered.LARGEST_ROW, lowered.LARGEST_INT4, lowered.LARGEST_MULTIPLIER)
+    assert largest == (quantise.LARGEST, quantise.LARGEST_INT4, quantise.LARGEST_MULTIPLIER)
+    assert (lowered.SMALLEST, lowered.INT4_GROUP) == (quantise.SMALLEST, quantise.INT4_GROUP)
