@@ -11,6 +11,7 @@ from triton._C.libtriton import ir, passes
 from triton.backends.compiler import BaseBackend, GPUTarget
 
 from . import compat, knobs, toolchain
+from .analysis.merged_dots import merge_dots
 from .analysis.provenance import has_integer_addresses
 from .checks import mode
 from .emit.kernel import emit_kernel
@@ -137,6 +138,8 @@ def to_c(module: Any, metadata: dict) -> str:
     metadata.update(shared=0, global_scratch_size=0, profile_scratch_size=0)
     check = metadata["check_mode"]
     function = inline_calls(parse_module(str(module)), native=not check)
+    if not check:
+        merge_dots(function)
     source, metadata["checks"] = emit_kernel(function, check, metadata["prefetch_bytes"])
     metadata["integer_addresses"] = bool(check) or has_integer_addresses(function)
     return source

@@ -44,6 +44,8 @@ class Growth:
             return grown[0] + grown[1]
         if value.defining == "arith.subi":
             return grown[0] - grown[1]
+        if value.defining == "arith.divsi":
+            return self._of_quotient(*value.op.operands)
         return self._of_product(value) if value.defining == "arith.muli" else None
 
     def _of_product(self, value: Value) -> int | None:
@@ -52,6 +54,17 @@ class Growth:
             if factor is not None and growth is not None:
                 return factor * growth
         return None
+
+    def _of_quotient(self, counter: Value, divisor: Value) -> int | None:
+        """A counter by a number that divides its first value and its step."""
+        by = constant_int(divisor)
+        loop = counter.block.parent if counter.op is None and counter.block is not None else None
+        if loop is None or loop is not self._loop or counter is not loop.regions[0].args[0] or not by or by < 0:
+            return None
+        low, step = constant_int(loop.operands[0]), constant_int(loop.operands[2])
+        if low is None or step is None or low < 0 or low % by or step % by:
+            return None
+        return step // by
 
     def _of_argument(self, value: Value) -> int | None:
         """Arguments of the kernel do not grow; counters of loops do, and tensors that loops carry may."""

@@ -21,6 +21,8 @@ from .fields import Fields, fields_of
 
 #: Elements along k that lie together, by their type: 32 bits.
 GROUPS = {"bf16": 2, "i8": 4}
+#: Panels of fewer columns are copied into wider ones.
+COLUMN_MULTIPLE = 16
 #: What products of these types are summed in.
 SUMS = {"bf16": "f32", "i8": "i32"}
 
@@ -42,6 +44,14 @@ class Panel:
     def source(self) -> Value:
         """The tensor whose elements lie where a product reads them in place."""
         return self.groups if self.load is None else self.load.result
+
+
+def is_packed(op: Op) -> bool:
+    """Is it a product of matrices that runs on panels?"""
+    if op.name != "tt.dot" or len(op.operands[0].type.dims) != 2:
+        return False
+    left, right, _ = op.operands
+    return left.type.elem == right.type.elem and SUMS.get(left.type.elem) == op.result.type.elem
 
 
 def match_panel(operand: Value) -> Value | None:
@@ -75,6 +85,13 @@ def find_panels(dots: list[Op], strides: Strides, effects: Effects, fields: bool
                 found[dot] = Panel(groups, source.op, stride, part, (source, dot.block) not in read)
                 read.add((source, dot.block))
     return found
+
+
+def is_read_in_place(dot: Op, groups: Value, strides: Strides) -> bool:
+    """Whether a product reads its right operand, a view of `groups`, where it lies, or decodes it on the way."""
+    columns = dot.operands[1].type.dims[1]
+    row = columns * GROUPS[groups.type.elem]
+    return columns >= COLUMN_MULTIPLE and (_is_decoded_by(dot, groups) or _row_stride(groups, row, strides) is not None)
 
 
 def _unshaped(value: Value) -> Value:

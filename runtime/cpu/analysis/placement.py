@@ -15,7 +15,7 @@ from .effects import WRITES, Effects
 from .induction import find_inductions, is_index_arithmetic
 from .liveness import accumulates_in_place, dies_at, find_updates, inherited
 from .masks import Corners
-from .panel import GROUPS, SUMS, find_panels
+from .panel import GROUPS, find_panels, is_packed
 from .row_loops import find_row_loops
 from .stream import find_streams
 from .tails import Tails
@@ -309,14 +309,6 @@ class Placement:
             own = SLOW if _is_slow(value.op) or length > LONG_CHAIN else LOAD * (value.defining == "tt.load")
             self._costs[value] = max([own, *(cost for cost, _ in inner)]), length
         return self._costs[value]
-
-
-def is_packed(op: Op) -> bool:
-    """Is it a product of matrices that runs on panels?"""
-    if op.name != "tt.dot" or len(op.operands[0].type.dims) != 2:
-        return False
-    left, right, _ = op.operands
-    return left.type.elem == right.type.elem and SUMS.get(left.type.elem) == op.result.type.elem
 
 
 def scaled_rows(value: Value) -> tuple[Value, Value] | None:

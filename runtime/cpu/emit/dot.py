@@ -9,15 +9,13 @@ from typing import NamedTuple
 
 from ..analysis.affine import RUNTIME, constant_int, is_positive_zero, uniform
 from ..analysis.liveness import accumulates_in_place
-from ..analysis.panel import GROUPS, SUMS, Panel
+from ..analysis.panel import COLUMN_MULTIPLE, GROUPS, SUMS, Panel
 from ..analysis.placement import Place, scaled_rows
 from ..ttir.ir import CODED, Op, Value
 from .coded import coded_rows
 from .ctypes import c_type
 from .emitter import Emitter, emits
 from .nest import ZERO, At, Index, Nest, flat
-
-COLUMN_MULTIPLE = 16
 
 
 @dataclass(frozen=True)
@@ -216,7 +214,8 @@ def _left(e: Emitter, op: Op, form: PanelDot) -> tuple[str, int | str]:
     rows, depth = left.type.dims
     if depth % group == 0:
         if left not in e.rows_in_memory:
-            e.rows_in_memory[left] = _left_in_place(e, op, form)
+            once = left.defining == "tt.load" and e.place[left] is Place.INLINE
+            e.rows_in_memory[left] = _left_in_place(e, op, form) or ((e.stored(left), str(depth)) if once else None)
         return e.rows_in_memory[left] or (e.stored(left), depth)
     short, name, i = e.stored(left), e.array(form.elem, group * rows), e.fresh("i")
     padding = "".join(f" {name}[{group} * {i} + {k}] = 0;" for k in range(depth, group))

@@ -52,7 +52,7 @@ class Emitter:
         self.place: dict[Value, Place] = self.placement.place
         self.names: dict[Value, str] = {}
         self.in_place_accumulators: dict[Op, Value] = {}
-        #: Where left operands of packed dots lie in memory: address and row stride; None of those that must be stored.
+        #: Where left operands of packed dots lie, in memory or copied: address and row stride; None of computed ones.
         self.rows_in_memory: dict[Value, tuple[str, str] | None] = {}
         self.headers = ["kernel.h"]
         #: (location, message) of every device_assert; the kernel reports a failure by its number.

@@ -6,6 +6,19 @@
 /* k pairs of N columns: rows [pairs][3N], of low bytes and codes; escapes [pairs][N]; codebook [16]; escaped [pairs]. */
 typedef struct { const uint8_t *rows, *escapes, *codebook, *escaped; } cp_coded;
 
+/* Rows that escape are few, and the rest of each lies elsewhere: fetched before its turn, it is there in time. */
+CP_INLINE void cp_fetch_escapes(const cp_coded *w, int pairs, int N) {
+  for (int k = 0; k < pairs; k += 8) {
+    const int eight = pairs - k < 8 ? pairs - k : 8;
+    uint64_t some = 0;
+    memcpy(&some, w->escaped + k, eight);
+    if (__builtin_expect(some == 0, 1)) continue;
+    for (int j = k; j < k + eight; j++)
+      if (w->escaped[j])
+        for (int byte = 0; byte < N; byte += 64) __builtin_prefetch(w->escapes + (int64_t)N * j + byte, 0, 3);
+  }
+}
+
 /* high[2N]: what the codes of one row say */
 CP_INLINE void cp_look_up(int N, const uint8_t *codes, const uint8_t *codebook, uint8_t *high) {
 #if defined(__AVX2__)
@@ -85,6 +98,7 @@ CP_INLINE __m512i cp_book(const cp_coded *w) { return _mm512_broadcast_i32x4(_mm
   CP_INLINE void cp_coded_##R##x##V(int pairs, const uint16_t *A, int lda, const cp_coded *w, float *C, int ldc, \
                                     enum cp_start start, const float *scale) { \
     const __m512i book = cp_book(w); \
+    cp_fetch_escapes(w, pairs, 16 * V); \
     cp_vec c[R][V]; \
     for (int r = 0; r < R; r++) \
       for (int v = 0; v < V; v++) { \
@@ -93,7 +107,7 @@ CP_INLINE __m512i cp_book(const cp_coded *w) { return _mm512_broadcast_i32x4(_mm
       } \
     for (int k = 0; k < pairs; k++) { \
       __m512i b[V]; \
-      cp_prefetch(w->rows + 3 * 16 * V * k, 3 * 16 * V); \
+      cp_prefetch(w->rows + 3 * 16 * V * k, 3 * 16 * V, CP_CODED_AHEAD); \
       cp_coded_words(w, k, V, book, b); \
       for (int r = 0; r < R; r++) { \
         uint32_t a = cp_pair(A + r * lda + 2 * k); \
@@ -126,9 +140,10 @@ CP_INLINE bool cp_dot_coded_few(int M, int N, int pairs, const uint16_t *A, int 
 CP_INLINE void cp_decode(int pairs, int N, const cp_coded *w, uint16_t *out) {
 #if defined(CP_CODED_IN_REGISTERS)
   const __m512i book = cp_book(w);
+  cp_fetch_escapes(w, pairs, N);
   for (int64_t k = 0; k < pairs; k++) {
     __m512i words[8];
-    cp_prefetch(w->rows + 3 * N * k, 3 * N);
+    cp_prefetch(w->rows + 3 * N * k, 3 * N, CP_CODED_AHEAD);
     cp_coded_words(w, k, N / 16, book, words);
     for (int v = 0; v < N / 16; v++) _mm512_storeu_si512(out + 2 * N * k + 32 * v, words[v]);
   }
@@ -136,7 +151,7 @@ CP_INLINE void cp_decode(int pairs, int N, const cp_coded *w, uint16_t *out) {
   for (int64_t k = 0; k < pairs; k++) {
     const uint8_t *low = w->rows + 3 * N * k, *codes = low + 2 * N, *rest = w->escapes + N * k;
     uint8_t high[256];
-    cp_prefetch(w->rows + 3 * N * k, 3 * N);
+    cp_prefetch(w->rows + 3 * N * k, 3 * N, CP_CODED_AHEAD);
     if (__builtin_expect(w->escaped[k] != 0, 0)) {
       memcpy(high, codes, N);
       memcpy(high + N, rest, N);

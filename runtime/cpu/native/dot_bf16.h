@@ -124,7 +124,7 @@ CP_INLINE cp_vec cp_pair_step(cp_vec acc, uint32_t a, CP_PAIR_T b) {
     for (int k = 0; k < pairs; k++, P += ldp) { \
       CP_PAIR_T b[V]; \
       for (int v = 0; v < V; v++) b[v] = cp_pair_load(P + v * 2 * CP_LANES); \
-      if (stream) cp_prefetch(P, V * 4 * CP_LANES); \
+      if (stream) cp_prefetch(P, V * 4 * CP_LANES, CP_PREFETCH_BYTES); \
       for (int r = 0; r < R; r++) { \
         uint32_t a = cp_pair(A + r * lda + 2 * k); \
         for (int v = 0; v < V; v++) c[r][v] = cp_pair_step(c[r][v], a, b[v]); \

@@ -152,7 +152,7 @@ CP_INLINE int32_t cp_row_excess(int quads, const int8_t *a, cp_fields f) {
     for (int k = 0; k < quads; k++, P += ldp) { \
       cp_i32v b[V]; \
       for (int v = 0; v < V; v++) b[v] = cp_quads_load(P + v * 4 * CP_I8_LANES, f); \
-      if (ahead) cp_prefetch_at(P + ahead, V * 4 * CP_I8_LANES); \
+      if (ahead) cp_prefetch(P, V * 4 * CP_I8_LANES, ahead); \
       for (int r = 0; r < R; r++) { \
         cp_quad_t a = cp_quad_spread(cp_quad(A + r * lda + 4 * k)); \
         for (int v = 0; v < V; v++) c[r][v] = cp_quad_step(c[r][v], a, b[v]); \

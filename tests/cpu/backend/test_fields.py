@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import nullcontext
+
 import pytest
 import torch
 import triton
@@ -45,9 +48,8 @@ def fields(
 
 def operands(depth: int, n: int, m: int, dtype: torch.dtype = torch.uint8) -> tuple[torch.Tensor, torch.Tensor]:
     """x [m, depth] int8, bytes [depth, n] of `dtype` and all values."""
-    return torch.randint(-128, 128, (m, depth)).to(torch.int8), torch.randint(0, 256, (depth, n)).to(torch.uint8).view(
-        dtype
-    )
+    x, w = torch.randint(-128, 128, (m, depth)), torch.randint(0, 256, (depth, n))
+    return x.to(torch.int8), w.to(torch.uint8).view(dtype)
 
 
 def quads(w: torch.Tensor) -> torch.Tensor:
@@ -131,7 +133,7 @@ def test_every_way_to_compute_a_field(kind: str, n: int, checks: bool) -> None:
         w[-4:] = 0  # the last five of the panel are among them
     given, out = quads(w), torch.zeros(m * n + k * n, dtype=torch.int32)
     values = meaning(w.long())
-    with runtime.cpu.checked() if checks else torch.no_grad():
+    with runtime.cpu.checked() if checks else nullcontext():
         source = one[(1,)](x, given, out, kind, k, n, m).asm["c"]
     expected = x.long() @ values.to(torch.int8).long()
     assert torch.equal(out[: m * n].view(m, n).long(), expected)
@@ -163,3 +165,23 @@ def test_a_field_of_a_load_in_front_of_a_loop_that_stores() -> None:
     out = torch.empty(m, n, dtype=torch.int32)
     two_blocks[(1,)](x, quads(w), out, k, n, m)
     assert torch.equal(out.long(), expected) and not x.any()
+
+
+@triton.jit
+def shared_rows(x, chosen, w, out, K: tl.constexpr, N: tl.constexpr, M: tl.constexpr):
+    o_m, o_k, o_n = tl.arange(0, M)[:, None], tl.arange(0, K)[None, :], tl.arange(0, N)[None, :]
+    a = tl.load(x + o_m * K + o_k, mask=tl.load(chosen + o_k) > 0, other=0)
+    b = tl.load(w + tl.arange(0, K * N))
+    low = tl.dot(a, panel(((b & 15) - 8).to(tl.int8), K, N), out_dtype=tl.int32)
+    high = tl.dot(a, panel(((b >> 4) - 8).to(tl.int8), K, N), out_dtype=tl.int32)
+    tl.store(out + o_m * N + o_n, low * 3 + high)
+
+
+def test_rows_that_several_products_read_are_copied_once() -> None:
+    k, n, m = 64, 32, 4
+    (x, w), chosen = operands(k, n, m), torch.randint(0, 2, (k,), dtype=torch.int32)
+    out = torch.zeros(m, n, dtype=torch.int32)
+    source = shared_rows[(1,)](x, chosen, quads(w), out, k, n, m).asm["c"]
+    by = ((w.long() & 15) - 8) * 3 + (w.long() >> 4) - 8
+    assert torch.equal(out.long(), (x.long() * chosen) @ by)
+    assert len(re.findall(rf"int8_t \w+\[{m * k}\]", source)) == 1
