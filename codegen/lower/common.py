@@ -38,7 +38,7 @@ def matmul_tile(b: Builder, kernel: str, n: int, k: int, *, exact: bool = False,
     a layout says it and it is no choice.
     """
     target = b.target
-    width, length = target.panel_width(n), target.dot_length(k)
+    width, length = target.panel_width(n, k, b.model_bytes), target.dot_length(k)
     widths = [size for size in target.searched.panels if pads_little(n, size) and n >= 2 * size]
     lengths = [size for size in target.block_ks if pads_little(k, size)]
     tunables = (

@@ -9,6 +9,9 @@ from codegen.tunables import CODED, NUM_STAGES, NUM_WARPS, PREFETCH_BYTES, ROW_T
 
 MIN_PANELS = 4  # fewer would leave threads without work
 MANY_PANELS = 32
+HEAD_COLUMNS = 16384  # more than a layer's matrix has
+NEAREST_BYTES = 32 << 10  # of the nearest cache of most CPUs
+BF16_BYTES = 2
 TARGETS = ("cpu", "cuda:80", "cuda:90", "cuda:100")
 
 
@@ -83,14 +86,18 @@ class Target:
         """Whether programs run on several warps, whose number and layout order the sums of a dot or a reduction."""
         return self.name != "cpu"
 
-    def panel_width(self, n: int) -> int:
+    def panel_width(self, n: int, k: int, model_bytes: int) -> int:
         """The widest panel that pads N by at most an eighth, leaves MIN_PANELS of them, and shares evenly.
 
-        A wide panel keeps more accumulators in flight, and the last resort is the narrowest: see docs/numerics.md.
+        A wide panel keeps more accumulators in flight: better for a row. For the many of a prefill it is better if the
+        panel stays in the nearest cache, which decides where the model does not fit the last one, but for a head,
+        of which a prefill wants a row. The last resort is the narrowest.
         """
         fitting = [width for width in self.panels if pads_little(n, width) and n >= MIN_PANELS * width]
         even = [width for width in fitting if shares_evenly(-(-n // width))]
-        return max(even or fitting, default=min(self.panels))
+        far = n < HEAD_COLUMNS and model_bytes > CACHE_BYTES
+        near = [width for width in even or fitting if not far or width * k * BF16_BYTES <= NEAREST_BYTES]
+        return max(near, default=min(self.panels))
 
     def dot_length(self, k: int) -> int:
         """The k-block that pads K least, the largest of those."""

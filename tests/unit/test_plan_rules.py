@@ -142,7 +142,12 @@ def test_a_matmul_tile_covers_k_with_whole_blocks(spec: ModelSpec, k: int) -> No
     ("n", "width"), [(1152, 64), (1160, 32), (3352, 64), (576, 32), (256, 64), (258, 32), (128, 32), (7, 32)]
 )
 def test_panels_are_wide_where_that_pads_little_and_leaves_enough_of_them_to_share_evenly(n: int, width: int) -> None:
-    assert resolve_target("cpu").panel_width(n) == width
+    assert resolve_target("cpu").panel_width(n, 512, 1 << 20) == width
+
+
+@pytest.mark.parametrize(("n", "k", "width"), [(1536, 256, 64), (1536, 257, 32), (1536, 576, 32), (49152, 576, 64)])
+def test_wide_panels_of_large_models_fit_the_nearest_cache_or_are_a_heads(n: int, k: int, width: int) -> None:
+    assert resolve_target("cpu").panel_width(n, k, 1 << 28) == width
 
 
 def test_a_plain_step_moves_every_weight_of_the_target_once(plan: Plan) -> None:
