@@ -138,9 +138,9 @@ CP_INLINE bool cp_dot_coded_few(int M, int N, int pairs, const uint16_t *A, int 
 
 /* out[pairs][N][2]: the words. N: 16, 32, 64 or 128. */
 CP_INLINE void cp_decode(int pairs, int N, const cp_coded *w, uint16_t *out) {
+  cp_fetch_escapes(w, pairs, N);
 #if defined(CP_CODED_IN_REGISTERS)
   const __m512i book = cp_book(w);
-  cp_fetch_escapes(w, pairs, N);
   for (int64_t k = 0; k < pairs; k++) {
     __m512i words[8];
     cp_prefetch(w->rows + 3 * N * k, 3 * N, CP_CODED_AHEAD);
