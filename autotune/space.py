@@ -14,13 +14,14 @@ from codegen.launching import row_tile
 from codegen.plan import Kernel, Plan
 from codegen.tunables import CODED, ROW_TILES, Tunable, Value, plain
 from codegen.tuned import FREE
+from dsl.cost import INT4_GROUP
 
 HOPELESS = 1.5  # of the untuned kernel's bound: a candidate whose own bound is worse is not tried
 LAUNCH_SECONDS = 1e-6
 PROGRAM_SECONDS = 1e-7  # to take up a program
 NEXT_TO_NOTHING = 4096  # bytes
 # Of an element; two of all other weights that lie in panels. A block of 128 in int4 has two multipliers.
-WEIGHT_BYTES = {"kernels/draft_head.py.j2": 1, "kernels/draft_head_int4.py.j2": 66 / 128}
+WEIGHT_BYTES = {"kernels/draft_head.py.j2": 1, "kernels/draft_head_int4.py.j2": (2 + INT4_GROUP) / (2 * INT4_GROUP)}
 CODED_BYTES = 1.5  # of one in codes
 PER_PASS = 4.0  # a panel that is read again comes from a nearer cache, so much faster
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from codegen.errors import UnknownTarget, UnsupportedOnTarget
+from codegen.plan import DTYPE_BYTES
 from codegen.tunables import CODED, NUM_STAGES, NUM_WARPS, PREFETCH_BYTES, ROW_TILES, Tunable, among
 
 MIN_PANELS = 4  # fewer would leave threads without work
 MANY_PANELS = 32
 HEAD_COLUMNS = 16384  # more than a layer's matrix has
 NEAREST_BYTES = 32 << 10  # of the nearest cache of most CPUs
-BF16_BYTES = 2
 TARGETS = ("cpu", "cuda:80", "cuda:90", "cuda:100")
 
 
@@ -96,7 +96,7 @@ class Target:
         fitting = [width for width in self.panels if pads_little(n, width) and n >= MIN_PANELS * width]
         even = [width for width in fitting if shares_evenly(-(-n // width))]
         far = n < HEAD_COLUMNS and model_bytes > CACHE_BYTES
-        near = [width for width in even or fitting if not far or width * k * BF16_BYTES <= NEAREST_BYTES]
+        near = [width for width in even or fitting if not far or width * k * DTYPE_BYTES["bf16"] <= NEAREST_BYTES]
         return max(near, default=min(self.panels))
 
     def dot_length(self, k: int) -> int:

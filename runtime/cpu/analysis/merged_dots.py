@@ -32,6 +32,7 @@ _ELEMENTWISE = ("arith.", "math.", "tt.addptr", "tt.bitcast", "tt.fp_to_fp", "tt
 #: What a merged loop may hold besides elementwise operations.
 _MERGED = _SHAPES | words("tt.make_range tt.splat tt.load tt.dot", CODED)
 _NUMBERS = _SHAPES | words("tt.make_range tt.splat arith.addi arith.subi arith.muli arith.divsi arith.extsi")
+_BEYOND_32_BITS = 1 << 31
 
 
 class _Unfit(Exception):
@@ -199,11 +200,16 @@ class _Merged:
         if value.type.is_pointer or BITS[value.type.elem] == 64:
             operands = value.op.operands if value.op is not None else []
             return not self._changes(value) or all(self._stays_small(operand) for operand in operands)
-        extent = self._extent(value)
-        return extent is not None and extent[0] >= -(1 << 31) and extent[1] < 1 << 31
+        return self._extent(value) is not None
 
     def _extent(self, value: Value) -> tuple[int, int] | None:
-        """Smallest and largest number of an integer made of the counter, longer ranges and constants alone."""
+        """Smallest and largest number of an integer made of the counter, longer ranges and constants alone.
+
+        None: it is made of others as well, or leaves 32 bits on the way."""
+        extent = self._unbounded_extent(value)
+        return extent if extent is not None and extent[0] >= -_BEYOND_32_BITS and extent[1] < _BEYOND_32_BITS else None
+
+    def _unbounded_extent(self, value: Value) -> tuple[int, int] | None:
         loop, op = self._loop, value.op
         if value is self._body.args[0]:
             low, step = constant_int(loop.operands[0]) or 0, constant_int(loop.operands[2]) or 0
@@ -216,9 +222,8 @@ class _Merged:
             start, end = int(op.attrs["start"]), int(op.attrs["end"])
             return start, start + (end - start) * self._rounds - 1
         extents = [self._extent(operand) for operand in op.operands]
-        if any(extent is None or extent[0] < -(1 << 31) or extent[1] >= 1 << 31 for extent in extents):
-            return None
-        return _combined(op.name, [extent for extent in extents if extent is not None])
+        known_extents = [extent for extent in extents if extent is not None]
+        return _combined(op.name, known_extents) if len(known_extents) == len(extents) else None
 
     def _repeated(self, value: Value, dim: int) -> Value:
         """More equal elements, those of the first round."""

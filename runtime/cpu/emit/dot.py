@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ..analysis.affine import RUNTIME, constant_int, is_positive_zero, uniform
 from ..analysis.liveness import accumulates_in_place
-from ..analysis.panel import COLUMN_MULTIPLE, GROUPS, SUMS, Panel
+from ..analysis.panel import COLUMN_MULTIPLE, GROUPS, SUMS, Panel, is_packed
 from ..analysis.placement import Place, scaled_rows
 from ..ttir.ir import CODED, Op, Value
 from .coded import coded_rows
@@ -66,9 +66,8 @@ def dot(e: Emitter, op: Op) -> None:
 
 
 def _form(op: Op) -> PanelDot | None:
-    types = tuple(value.type.elem for value in (*op.operands[:2], op.result))
-    fitting = (form for form in PANEL_DOTS if types == (form.elem, form.elem, form.accumulator))
-    return next(fitting, None) if len(op.result.type.dims) == 2 else None
+    elem = op.operands[0].type.elem
+    return next(form for form in PANEL_DOTS if form.elem == elem) if is_packed(op) else None
 
 
 def _accumulator(e: Emitter, op: Op) -> str:
