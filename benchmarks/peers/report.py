@@ -58,6 +58,7 @@ def as_json(model: Model, sides: list[Side], found: Samples) -> dict[str, Any]:
         "read_share": found.read_share(ours),
         "shares": {side.name: found.share(side.name) for side in sides},
         "ratios": ratios(found, ours),
+        "awake": found.awake,
         "usage": {name: _largest(found, name) for name in found.usage},
         "required": [
             {
@@ -139,6 +140,9 @@ def _largest(found: Samples, name: str) -> dict[str, float]:
 
 def _disturbances(found: Samples) -> list[str]:
     lines = []
+    if found.awake:
+        spun = f"used up to {max(found.awake):.2f} of a core"
+        lines.append(f"  {len(found.awake)} measurements began while sides that should sleep {spun}")
     for name in found.usage:
         largest = _largest(found, name)
         if largest["idle"] > IDLE_CORES:

@@ -7,13 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from runtime.bench.usage import Usage, UsageClock
+from runtime.bench.usage import SHORTEST_SECONDS, Usage, UsageClock
 
 from .figures import ASKS, Figure, times_as_fast, value_of
 from .models import OPENVINO
 from .sides import Side, Worker
 
-REST_SECONDS = 0.3  # between two measurements: longer than idle threads of OpenMP spin
+REST_SECONDS = SHORTEST_SECONDS  # between two measurements: longer than idle threads of OpenMP spin
+AWAKE_CORES = 0.1  # more than this of a core, and a side is not asleep yet: vLLM's worker spins for a second
+LONGEST_REST_SECONDS = 5.0
 Progress = Callable[[str], None]
 
 
@@ -21,12 +23,14 @@ Progress = Callable[[str], None]
 class Samples:
     """values: a figure of every side, one per round. bandwidth: bytes per second read beside our decode, per round.
 
-    usage: of every measurement that was long enough to tell, by side.
+    usage: of every measurement that was long enough to tell, by side. awake: cores that sides used which should have
+    slept by then, before measurements that began nevertheless.
     """
 
     values: dict[Figure, dict[str, list[float]]] = field(default_factory=dict)
     bandwidth: list[float] = field(default_factory=list)
     usage: dict[str, list[Usage]] = field(default_factory=dict)
+    awake: list[float] = field(default_factory=list)
     step_bytes: int = 0
     read_bytes: int = 0
 
@@ -88,6 +92,7 @@ def measure(
             for side in answering[:: 1 if number % 2 == 0 else -1]:
                 progress(f"round {number + 1} of {rounds}: {figure} of {side.name}")
                 beside = figure is Figure.DECODE and side is sides[0]
+                found.awake += rest([process.pid for process in (*sides, meter) if process.pid is not None])
                 before = _bandwidth(meter, found.step_bytes) if beside else 0.0
                 _once(found, [*sides, meter], side, figure, seed)
                 if beside:
@@ -102,12 +107,24 @@ def can_answer(side: Side, figure: Figure) -> bool:
 
 def _once(found: Samples, processes: Sequence[Side], side: Side, figure: Figure, seed: int) -> None:
     """One measurement."""
-    time.sleep(REST_SECONDS)
     clock = UsageClock([process.pid for process in processes if process.pid is not None], side.pid)
     value = value_of(figure, side.ask(replace(ASKS[figure], seed=seed)))
     if (usage := clock.read()) is not None:
         found.usage.setdefault(side.name, []).append(usage)
     found.values[figure][side.name].append(value)
+
+
+def rest(pids: Sequence[int]) -> list[float]:
+    """Wait until these processes sleep. If one never does: what they still used of a core in the last moment."""
+    end = time.monotonic() + LONGEST_REST_SECONDS
+    while True:
+        clock = UsageClock(pids, None)
+        time.sleep(REST_SECONDS)
+        usage = clock.read()
+        if usage is None or usage.idle <= AWAKE_CORES:
+            return []
+        if time.monotonic() > end:
+            return [usage.idle]
 
 
 def _bandwidth(meter: Worker, size: int) -> float:

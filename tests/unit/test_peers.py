@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +218,59 @@ def test_a_side_that_spins_while_it_should_sleep_is_seen(tmp_path: Path) -> None
     finally:
         for side in (spinning, sleeping):
             side.close()
+
+
+SPINS = "import time\nend = time.monotonic() + %s\nwhile time.monotonic() < end: pass\ntime.sleep(60)"
+
+
+@pytest.fixture
+def spinning() -> Iterator[Callable[[float], int]]:
+    """Pids of processes that spin for so many seconds."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(seconds: float) -> int:
+        started.append(subprocess.Popen([sys.executable, "-c", SPINS % seconds]))
+        return started[-1].pid
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+class Timed(Meter):
+    """Notes when it is asked for something."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__("timed", 1.0, [])
+        self.pid, self.times = pid, []
+
+    def ask(self, ask: Ask) -> Answer:
+        self.times.append(time.monotonic())
+        return super().ask(ask)
+
+    def call(self, content: dict[str, Any]) -> dict[str, Any]:
+        self.times.append(time.monotonic())
+        return super().call(content)
+
+
+@pytest.mark.parametrize("figure", [Figure.DECODE, Figure.FIRST_TOKEN])
+def test_nothing_is_measured_while_a_side_still_spins(figure: Figure, spinning: Callable[[float], int]) -> None:
+    """vLLM's worker looks for work in a loop for a second after its last answer. Nor is the bandwidth measured."""
+    start, side = time.monotonic(), Timed(spinning(1.5))
+    measure([side], side, [figure], 1, lambda note: None)  # type: ignore[list-item, arg-type]
+    warm, *measured = side.times
+    assert warm - start < 1.5 < measured[0] - start, "it was still spinning"
+
+
+def test_a_side_that_never_sleeps_is_reported(
+    spinning: Callable[[float], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "LONGEST_REST_SECONDS", 0.6)
+    (cores,) = rounds.rest([spinning(60)])
+    assert cores > rounds.AWAKE_CORES
+    (line,) = report._disturbances(Samples(awake=[0.3, cores]))
+    assert "2 measurements began" in line
 
 
 def test_workers_of_peers_import_nothing_that_their_interpreters_lack() -> None:
