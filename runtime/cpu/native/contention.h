@@ -17,7 +17,7 @@
 #define CP_WANTED_NS 300000        /* a yield that took longer let somebody else run */
 #define CP_AGAIN_WANTED_NS 1000000 /* after this time it is asked again: what is over by then was no neighbour */
 #define CP_GAP_NS 1000000          /* the caller looks whether it was kept waiting after a gap of this length */
-#define CP_FIRST_REST_NS 50000000  /* how long a worker rests; doubled as long as its core stays wanted */
+#define CP_FIRST_REST_NS 5000000   /* how long a worker rests; doubled as long as its core stays wanted */
 #define CP_LAST_REST_NS 200000000
 #define CP_AGAIN_NS 30000000 /* waits of the caller closer to each other than this have one cause */
 #define CP_STAY_NS 20000000 /* the caller changes cores at most this often */
@@ -36,7 +36,7 @@ static bool cp_offer_core(void) {
 }
 
 /* Is a core that was wanted just now still wanted? A kernel thread or a process that ran for a moment is gone by then; to
- * rest for it would leave the caller alone for a hundred times as long as it took. The caller of this holds nothing. */
+ * rest for it would leave the caller alone for many times as long as it took. The caller of this holds nothing. */
 static bool cp_still_wanted(void) {
   struct timespec t = {0, CP_AGAIN_WANTED_NS};
   nanosleep(&t, NULL);
@@ -47,16 +47,16 @@ typedef struct {
   int64_t ended, length;
 } cp_rest;
 
-/* Sleep, longer each time, until nobody else wants the core. A worker that worked for longer than it last rested starts
- * with a short rest again. */
+/* Sleep, longer each time, until nobody else wants the core. A worker that worked for twice as long as it last rested
+ * starts with a short rest again: a neighbour that comes for a few milliseconds now and then costs little more than that,
+ * one that stays is met rarely. */
 static void cp_rest_until_unwanted(cp_rest *rest) {
-  bool again = now_ns() - rest->ended < 2 * rest->length;
-  int64_t length = again ? rest->length : CP_FIRST_REST_NS;
+  if (now_ns() - rest->ended > 2 * rest->length) rest->length = 0;
   do {
-    struct timespec t = {length / 1000000000, length % 1000000000};
+    int64_t longer = rest->length ? 2 * rest->length : CP_FIRST_REST_NS;
+    rest->length = longer < CP_LAST_REST_NS ? longer : CP_LAST_REST_NS;
+    struct timespec t = {rest->length / 1000000000, rest->length % 1000000000};
     nanosleep(&t, NULL);
-    rest->length = length;
-    length = length < CP_LAST_REST_NS ? 2 * length : length;
   } while (cp_offer_core());
   rest->ended = now_ns();
 }
