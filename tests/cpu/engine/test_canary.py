@@ -78,11 +78,14 @@ class Fault:
 
 
 def faults(engine: Engine, graph: HostGraph) -> Iterator[Fault]:
-    """One for every weight, state, cache, checkpoint buffer and number of every launch."""
-    roles = {engine.buffers[b.name].data_ptr(): b.role for b in engine.package.plan.buffers.values()}
+    """One for every weight, state, cache, checkpoint buffer and number of every launch that can matter."""
+    buffers = engine.package.plan.buffers.values()
+    roles = {engine.buffers[b.name].data_ptr(): b.role for b in buffers}
+    escapes = [engine.buffers[b.name] for b in buffers if b.layout == "coded_escapes"]
+    never_read = {tensor.data_ptr() for tensor in escapes if not tensor.any()}  # no row escapes its codes
     for i, launch in enumerate(graph.recording.launches):
         for name, at in launch.tensors:
-            if roles[at] in LIVE:
+            if roles[at] in LIVE and at not in never_read:
                 yield Fault(i, name)
         for name, value in launch.scalars:
             if value:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import pytest
 
 from codegen import cost
-from codegen.lower import lower
 from runtime import traffic
 from runtime.drafter import Drafter
-from tests.cpu.engine.toys import toy_spec
+from tests.cpu.engine.toys import toy_plan, toy_spec
 
 
 @pytest.mark.parametrize("drafts", [0, 1, 3, 7])
 @pytest.mark.parametrize("bucket", [1, 4])
 def test_explain_and_bench_agree(package, drafts: int, bucket: int) -> None:
-    plan = lower(toy_spec(), "cpu")
+    plan = toy_plan(toy_spec())
     explained = [
         (entry.kernel, entry.bytes)
         for entry in cost.step_costs(plan, cost.Shape(bucket, drafts, 50))

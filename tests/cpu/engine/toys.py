@@ -99,13 +99,16 @@ def write_toy(folder: Path, cache: Path, spec: ModelSpec, tuned: int | None = TU
 
     tuned: seed of tunables drawn for it, None for the defaults.
     """
-    plan = lower(spec, "cpu")
-    if tuned is not None:
-        plan = lower(spec, "cpu", drawn_tunables(plan, tuned))
-    write_package([plan], folder, spec, "toy.yaml")
+    write_package([toy_plan(spec, tuned)], folder, spec, "toy.yaml")
     cache.mkdir(parents=True, exist_ok=True)
     (folder / "cache").symlink_to(cache)
     return open_package(folder)
+
+
+def toy_plan(spec: ModelSpec, tuned: int | None = TUNED) -> Plan:
+    """The plan of a toy. tuned: seed of its tunables, None for the defaults."""
+    plan = lower(spec, "cpu")
+    return plan if tuned is None else lower(spec, "cpu", drawn_tunables(plan, tuned))
 
 
 def drawn_tunables(plan: Plan, seed: int) -> dict[str, dict[str, Value]]:
