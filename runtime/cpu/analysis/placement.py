@@ -19,6 +19,7 @@ from .panel import GROUPS, find_panels, is_packed
 from .row_loops import find_row_loops
 from .stream import find_streams
 from .tails import Tails
+from .tiles import find_tiles
 from .together import Group, dependents, find_groups
 from .written import find_written_rows
 
@@ -83,6 +84,7 @@ class Placement:
             self.groups = {member: group for member, group in self.groups.items() if group not in early}
             self._place(ops)
         self.prefetch = {} if keep_loads else find_streams(ops, self.strides, self.inductions, self.row_loops)
+        self.tiles = {} if keep_loads else find_tiles(self.panels, self.strides, self.stored)
         self.written = {} if keep_loads else find_written_rows(ops, self.strides)
         self.tails = Tails(self)
 

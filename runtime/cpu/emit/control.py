@@ -9,6 +9,7 @@ from ..ttir.ir import Block, Op, Value
 from .ctypes import c_type, c_unsigned, literal
 from .emitter import Emitter, emits
 from .nest import At, Index, Loop, Nest, flat
+from .tiles import begin_round
 
 
 @emits("tt.return")
@@ -35,6 +36,7 @@ def for_loop(e: Emitter, op: Op) -> None:
         _by_rows(e, op, head)
         return
     with e.scope(head):
+        begin_round(e, op, i)
         e.block(body, skip_terminator=True)
         parallel_assign(e, carried, body.terminator.operands)
 

@@ -16,6 +16,7 @@ from .coded import coded_rows
 from .ctypes import c_type
 from .emitter import Emitter, emits
 from .nest import ZERO, At, Index, Nest, flat
+from .tiles import distance
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,7 @@ def _dot_panel(e: Emitter, op: Op, form: PanelDot) -> None:
         ahead = f"CP_BLOCK_AHEAD({depth * columns})" if found.fetches else "0"
         e.write(f"cp_dot_fields({rows}, {columns}, {operands}, {target}, {columns}, {start.kind}, {part}, {ahead});")
         return
-    begin = f", {start.kind}" + (f", {start.scale}" if form.scales else "")
+    begin = f", {start.kind}" + (f", {start.scale}" if form.scales else "") + f", {distance(e, op, panel)}"
     if padded == columns:
         e.write(f"{form.run}({rows}, {columns}, {operands}, {target}, {columns}{begin});")
         return

@@ -54,6 +54,10 @@ class Emitter:
         self.in_place_accumulators: dict[Op, Value] = {}
         #: Where left operands of packed dots lie, in memory or copied: address and row stride; None of computed ones.
         self.rows_in_memory: dict[Value, tuple[str, str] | None] = {}
+        #: Where the tile lies that a load reads in the next round, a C name (tiles.py).
+        self.next_tile: dict[Op, str] = {}
+        #: C condition of the first round, of loads whose tile is fetched at once then.
+        self.first_round: dict[Op, str] = {}
         self.headers = ["kernel.h"]
         #: (location, message) of every device_assert; the kernel reports a failure by its number.
         self.assertions: list[tuple[str, str]] = []

@@ -34,6 +34,7 @@ def emit_kernel(function: Function, check: str = "", prefetch_bytes: int = 0) ->
     verify(function)
     emitter = Emitter(function, check)
     if prefetch_bytes:
+        emitter.placement.tiles = {}
         emitter.placement.prefetch = dict.fromkeys(emitter.placement.prefetch, Ahead(prefetch_bytes))
     for k, arg in enumerate(function.args):
         emitter.names[arg] = f"a{k}"

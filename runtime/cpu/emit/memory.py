@@ -8,6 +8,7 @@ from .emitter import Emitter, emits
 from .nest import ZERO, Index, Nest
 from .reduce import sums_down_columns
 from .stores import store_element
+from .tiles import fetch_first
 
 
 @emits("arith.constant", "ub.poison")
@@ -33,6 +34,7 @@ def unsplat(e: Emitter, op: Op) -> None:
 @emits("tt.load")
 def load(e: Emitter, op: Op) -> None:
     if op.result.type.is_tensor:
+        fetch_first(e, op)
         if op.result in e.placement.stored:
             e.store_inline(op.result)
         return

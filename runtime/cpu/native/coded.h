@@ -183,6 +183,6 @@ CP_INLINE void cp_dot_coded(int M, int N, int pairs, const uint16_t *A, int lda,
     const int some = pairs - k < most ? pairs - k : most;
     const cp_coded part = {w.rows + (int64_t)3 * N * k, w.escapes + (int64_t)N * k, w.codebook, w.escaped + k};
     cp_decode(some, N, &part, words);
-    cp_dot_panel(M, N, some, A + 2 * k, lda, words, 2 * N, C, ldc, k ? CP_FROM_C : start, scale);
+    cp_dot_panel(M, N, some, A + 2 * k, lda, words, 2 * N, C, ldc, k ? CP_FROM_C : start, scale, 0);
   }
 }

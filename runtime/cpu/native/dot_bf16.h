@@ -114,7 +114,7 @@ CP_INLINE cp_vec cp_pair_step(cp_vec acc, uint32_t a, CP_PAIR_T b) {
 /* One register tile: R rows, V vectors of columns, all k pairs; accumulators live in registers. */
 #define CP_PANEL_TILE(R, V) \
   CP_INLINE void cp_panel_##R##x##V(int pairs, const uint16_t *A, int lda, const uint16_t *P, int64_t ldp, float *C, \
-                                    int ldc, enum cp_start start, const float *scale, bool stream) { \
+                                    int ldc, enum cp_start start, const float *scale, int64_t ahead) { \
     cp_vec c[R][V]; \
     for (int r = 0; r < R; r++) \
       for (int v = 0; v < V; v++) { \
@@ -124,7 +124,7 @@ CP_INLINE cp_vec cp_pair_step(cp_vec acc, uint32_t a, CP_PAIR_T b) {
     for (int k = 0; k < pairs; k++, P += ldp) { \
       CP_PAIR_T b[V]; \
       for (int v = 0; v < V; v++) b[v] = cp_pair_load(P + v * 2 * CP_LANES); \
-      if (stream) cp_prefetch(P, V * 4 * CP_LANES, CP_PREFETCH_BYTES); \
+      if (ahead) cp_prefetch(P, V * 4 * CP_LANES, ahead); \
       for (int r = 0; r < R; r++) { \
         uint32_t a = cp_pair(A + r * lda + 2 * k); \
         for (int v = 0; v < V; v++) c[r][v] = cp_pair_step(c[r][v], a, b[v]); \
@@ -138,12 +138,12 @@ CP_INLINE cp_vec cp_pair_step(cp_vec acc, uint32_t a, CP_PAIR_T b) {
 #define CP_PANEL_COLUMNS(V, BIG) \
   CP_PANEL_TILE(BIG, V) CP_PANEL_TILE(4, V) CP_PANEL_TILE(2, V) CP_PANEL_TILE(1, V) \
   CP_INLINE void cp_panel_columns_##V(int M, int pairs, const uint16_t *A, int lda, const uint16_t *P, int64_t ldp, \
-                                      float *C, int ldc, enum cp_start start, const float *scale) { \
+                                      float *C, int ldc, enum cp_start start, const float *scale, int64_t ahead) { \
     int m = 0; \
-    for (; m + BIG <= M && M - m != BIG + 2; m += BIG) cp_panel_##BIG##x##V(pairs, A + m * lda, lda, P, ldp, C + m * ldc, ldc, start, scale + m, m == 0); \
-    for (; m + 4 <= M; m += 4) cp_panel_4x##V(pairs, A + m * lda, lda, P, ldp, C + m * ldc, ldc, start, scale + m, m == 0); \
-    for (; m + 2 <= M; m += 2) cp_panel_2x##V(pairs, A + m * lda, lda, P, ldp, C + m * ldc, ldc, start, scale + m, m == 0); \
-    for (; m < M; m++) cp_panel_1x##V(pairs, A + m * lda, lda, P, ldp, C + m * ldc, ldc, start, scale + m, m == 0); \
+    for (; m + BIG <= M && M - m != BIG + 2; m += BIG) cp_panel_##BIG##x##V(pairs, A + m * lda, lda, P, ldp, C + m * ldc, ldc, start, scale + m, m ? 0 : ahead); \
+    for (; m + 4 <= M; m += 4) cp_panel_4x##V(pairs, A + m * lda, lda, P, ldp, C + m * ldc, ldc, start, scale + m, m ? 0 : ahead); \
+    for (; m + 2 <= M; m += 2) cp_panel_2x##V(pairs, A + m * lda, lda, P, ldp, C + m * ldc, ldc, start, scale + m, m ? 0 : ahead); \
+    for (; m < M; m++) cp_panel_1x##V(pairs, A + m * lda, lda, P, ldp, C + m * ldc, ldc, start, scale + m, m ? 0 : ahead); \
   }
 #if CP_LANES == 16
 CP_PANEL_COLUMNS(4, 6)
@@ -155,9 +155,9 @@ CP_PANEL_COLUMNS(1, 8)
 #endif
 
 /* N must be a multiple of 16. pairs = (K + 1) / 2; A rows must be readable for 2 * pairs elements. scale: M numbers that
- * only CP_FROM_SCALED reads. */
+ * only CP_FROM_SCALED reads. ahead: how far the first rows fetch P ahead, in bytes; 0: not at all. */
 CP_INLINE void cp_dot_panel(int M, int N, int pairs, const uint16_t *A, int lda, const uint16_t *P, int64_t ldp, float *C,
-                            int ldc, enum cp_start start, const float *scale) {
+                            int ldc, enum cp_start start, const float *scale, int64_t ahead) {
 #ifndef CP_SCALES_IN_REGISTERS
   if (start == CP_FROM_SCALED)
     for (int m = 0; m < M; m++)
@@ -166,9 +166,9 @@ CP_INLINE void cp_dot_panel(int M, int N, int pairs, const uint16_t *A, int lda,
   CP_BEGIN_FLUSH
   int n = 0;
 #if CP_LANES == 16
-  for (; n + 64 <= N; n += 64) cp_panel_columns_4(M, pairs, A, lda, P + 2 * n, ldp, C + n, ldc, start, scale);
+  for (; n + 64 <= N; n += 64) cp_panel_columns_4(M, pairs, A, lda, P + 2 * n, ldp, C + n, ldc, start, scale, ahead);
 #endif
-  for (; n + 2 * CP_LANES <= N; n += 2 * CP_LANES) cp_panel_columns_2(M, pairs, A, lda, P + 2 * n, ldp, C + n, ldc, start, scale);
-  for (; n + CP_LANES <= N; n += CP_LANES) cp_panel_columns_1(M, pairs, A, lda, P + 2 * n, ldp, C + n, ldc, start, scale);
+  for (; n + 2 * CP_LANES <= N; n += 2 * CP_LANES) cp_panel_columns_2(M, pairs, A, lda, P + 2 * n, ldp, C + n, ldc, start, scale, ahead);
+  for (; n + CP_LANES <= N; n += CP_LANES) cp_panel_columns_1(M, pairs, A, lda, P + 2 * n, ldp, C + n, ldc, start, scale, ahead);
   CP_END_FLUSH
 }

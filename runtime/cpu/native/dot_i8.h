@@ -145,7 +145,7 @@ CP_INLINE int32_t cp_row_excess(int quads, const int8_t *a, cp_fields f) {
 /* One register tile: R rows, V vectors of columns, all quads; accumulators live in registers. */
 #define CP_QUAD_TILE(R, V) \
   CP_INLINE void cp_quad_##R##x##V(int quads, const int8_t *A, int lda, const int8_t *P, int64_t ldp, int32_t *C, int ldc, \
-                                   enum cp_start start, cp_fields f, int ahead) { \
+                                   enum cp_start start, cp_fields f, int64_t ahead) { \
     cp_i32v c[R][V]; \
     for (int r = 0; r < R; r++) \
       for (int v = 0; v < V; v++) c[r][v] = start == CP_FROM_ZERO ? cp_i32v_zero() : cp_i32v_load(C + r * ldc + v * CP_I8_LANES); \
@@ -167,7 +167,7 @@ CP_INLINE int32_t cp_row_excess(int quads, const int8_t *a, cp_fields f) {
 #define CP_QUAD_COLUMNS(V, BIG) \
   CP_QUAD_TILE(BIG, V) CP_QUAD_TILE(4, V) CP_QUAD_TILE(2, V) CP_QUAD_TILE(1, V) \
   CP_INLINE void cp_quad_columns_##V(int M, int quads, const int8_t *A, int lda, const int8_t *P, int64_t ldp, int32_t *C, \
-                                     int ldc, enum cp_start start, cp_fields f, int ahead) { \
+                                     int ldc, enum cp_start start, cp_fields f, int64_t ahead) { \
     int m = 0; \
     for (; m + BIG <= M && M - m != BIG + 2; m += BIG) cp_quad_##BIG##x##V(quads, A + m * lda, lda, P, ldp, C + m * ldc, ldc, start, f, m ? 0 : ahead); \
     for (; m + 4 <= M; m += 4) cp_quad_4x##V(quads, A + m * lda, lda, P, ldp, C + m * ldc, ldc, start, f, m ? 0 : ahead); \
@@ -186,7 +186,7 @@ CP_QUAD_COLUMNS(1, 8)
 /* N must be a multiple of 16. quads = (K + 3) / 4; A rows must be readable for 4 * quads elements. start: not
  * CP_FROM_SCALED. ahead: how far the first rows fetch P ahead, in bytes; 0: not at all. */
 CP_INLINE void cp_dot_fields(int M, int N, int quads, const int8_t *A, int lda, const int8_t *P, int64_t ldp, int32_t *C,
-                             int ldc, enum cp_start start, cp_fields f, int ahead) {
+                             int ldc, enum cp_start start, cp_fields f, int64_t ahead) {
   int n = 0;
 #if CP_I8_LANES == 16
   for (; n + 64 <= N; n += 64) cp_quad_columns_4(M, quads, A, lda, P + 4 * n, ldp, C + n, ldc, start, f, ahead);
@@ -195,6 +195,6 @@ CP_INLINE void cp_dot_fields(int M, int N, int quads, const int8_t *A, int lda, 
   for (; n + CP_I8_LANES <= N; n += CP_I8_LANES) cp_quad_columns_1(M, quads, A, lda, P + 4 * n, ldp, C + n, ldc, start, f, ahead);
 }
 CP_INLINE void cp_dot_quads(int M, int N, int quads, const int8_t *A, int lda, const int8_t *P, int64_t ldp, int32_t *C,
-                            int ldc, enum cp_start start) {
-  cp_dot_fields(M, N, quads, A, lda, P, ldp, C, ldc, start, CP_WHOLE_BYTES, CP_PREFETCH_BYTES);
+                            int ldc, enum cp_start start, int64_t ahead) {
+  cp_dot_fields(M, N, quads, A, lda, P, ldp, C, ldc, start, CP_WHOLE_BYTES, ahead);
 }

@@ -15,6 +15,6 @@
 #endif
 
 /* The lines that are `ahead` bytes after `bytes` bytes at p. */
-CP_INLINE void cp_prefetch(const void *p, int bytes, int ahead) {
+CP_INLINE void cp_prefetch(const void *p, int bytes, int64_t ahead) {
   for (int byte = 0; byte < bytes; byte += 64) __builtin_prefetch((const char *)p + ahead + byte, 0, 3);
 }

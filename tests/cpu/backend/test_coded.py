@@ -27,7 +27,7 @@ void decode(int pairs, int N, CODED, uint16_t *out) {
 }
 #define WITH(START) \\
   cp_dot_coded(M, N, pairs, A, 2 * pairs, (cp_coded){rows, escapes, codebook, escaped}, C, N, START, scale)
-#define PLAIN(START) cp_dot_panel(M, N, pairs, A, 2 * pairs, P, 2 * N, C, N, START, scale)
+#define PLAIN(START) cp_dot_panel(M, N, pairs, A, 2 * pairs, P, 2 * N, C, N, START, scale, 0)
 void coded(int M, int N, int pairs, const uint16_t *A, CODED, float *C, int start, const float *scale) {
   if (start == 0) WITH(CP_FROM_C); else if (start == 1) WITH(CP_FROM_ZERO); else WITH(CP_FROM_SCALED);
 }

@@ -16,7 +16,7 @@ from runtime.cpu import pool, toolchain
 SOURCE = """
 #include "dot_i8.h"
 void run(int M, int N, int K, int lda, const int8_t *A, const int8_t *P, long ldp, int32_t *C, int ldc) {
-  cp_dot_quads(M, N, (K + 3) / 4, A, lda, P, ldp, C, ldc, CP_FROM_C);
+  cp_dot_quads(M, N, (K + 3) / 4, A, lda, P, ldp, C, ldc, CP_FROM_C, 0);
 }
 void fields(int M, int N, int K, int lda, const int8_t *A, const int8_t *P, long ldp, int32_t *C, int ldc, int shift,
             int mask, int bias, int zero, int ahead) {

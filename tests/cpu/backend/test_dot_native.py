@@ -20,7 +20,7 @@ SOURCE = """
 #define RUN(NAME, START) \
   void NAME(int M, int N, int K, int lda, const uint16_t *A, const uint16_t *P, long ldp, float *C, int ldc, \
             const float *scale) { \
-    cp_dot_panel(M, N, (K + 1) / 2, A, lda, P, ldp, C, ldc, START, scale); \
+    cp_dot_panel(M, N, (K + 1) / 2, A, lda, P, ldp, C, ldc, START, scale, 0); \
   }
 RUN(run_from_c, CP_FROM_C)
 RUN(run_from_zero, CP_FROM_ZERO)
