@@ -84,7 +84,7 @@ class Placement:
             self.groups = {member: group for member, group in self.groups.items() if group not in early}
             self._place(ops)
         self.prefetch = {} if keep_loads else find_streams(ops, self.strides, self.inductions, self.row_loops)
-        self.tiles = {} if keep_loads else find_tiles(self.panels, self.strides, self.stored)
+        self.tiles = {} if keep_loads else find_tiles(self.panels, self.stored)
         self.written = {} if keep_loads else find_written_rows(ops, self.strides)
         self.tails = Tails(self)
 

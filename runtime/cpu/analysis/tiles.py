@@ -9,9 +9,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from ..ttir.ir import BITS, Op, Value, words
-from .affine import Strides
 from .effects import WRITES
-from .panel import COLUMN_MULTIPLE, Panel
+from .panel import COLUMN_MULTIPLE, GROUPS, Panel
 
 #: A smaller tile comes with a few misses, a larger one is a stream of its own (stream.py).
 LEAST_BYTES, MOST_BYTES = 1024, 32768
@@ -39,13 +38,13 @@ def bytes_of(load: Op) -> int:
     return load.result.type.numel * BITS[load.result.type.elem] // 8
 
 
-def find_tiles(panels: Mapping[Op, Panel], strides: Strides, stored: Collection[Value]) -> dict[Op, Tiles]:
+def find_tiles(panels: Mapping[Op, Panel], stored: Collection[Value]) -> dict[Op, Tiles]:
     """Maps a loop to its tiles, if it has some. panels: of products. stored: tensors that are not evaluated where they
     are used."""
     steps_of: dict[Op, dict[Op, set[Op]]] = {}
     for dot, panel in panels.items():
         loop = dot.block.parent
-        if panel.load is not None and loop is not None and _is_tile(dot, panel, strides, stored) and _is_certain(loop):
+        if panel.load is not None and loop is not None and _is_tile(dot, panel, stored) and _is_certain(loop):
             steps = _steps(panel.load, loop, stored)
             if steps is not None:
                 steps_of.setdefault(loop, {})[panel.load] = steps
@@ -64,18 +63,15 @@ def _is_certain(loop: Op) -> bool:
     return not any(op.name in _LEAVES_OPEN for op in loop.walk())
 
 
-def _is_tile(dot: Op, panel: Panel, strides: Strides, stored: Collection[Value]) -> bool:
+def _is_tile(dot: Op, panel: Panel, stored: Collection[Value]) -> bool:
     """Is it one block of memory that this product, first of those of its block, reads where it lies?"""
     load, columns = panel.load, dot.operands[1].type.dims[1]
     if load.name != "tt.load" or load.block is not dot.block or panel.fields is not None or not panel.fetches:
         return False
     if panel.groups in stored or columns < COLUMN_MULTIPLE:
         return False
-    dims, whole = load.result.type.dims, [1]
-    for size in dims[:0:-1]:
-        whole.insert(0, whole[0] * size)
-    gaps = [strides.of(load.operands[0], d) for d in range(len(dims))]
-    return gaps == whole and LEAST_BYTES <= bytes_of(load) <= MOST_BYTES
+    without_gaps = panel.row_stride == columns * GROUPS[panel.groups.type.elem]
+    return without_gaps and LEAST_BYTES <= bytes_of(load) <= MOST_BYTES
 
 
 def _steps(load: Op, loop: Op, stored: Collection[Value]) -> set[Op] | None:
