@@ -85,6 +85,7 @@ def measure(
         for figure in figures:
             if can_answer(side, figure):
                 side.ask(replace(ASKS[figure], seed=list(Figure).index(figure)))
+    pids = [process.pid for process in (*sides, meter) if process.pid is not None]
     for number in range(rounds):
         for figure in figures:
             seed = (1 + number) * len(Figure) + list(Figure).index(figure)
@@ -92,9 +93,10 @@ def measure(
             for side in answering[:: 1 if number % 2 == 0 else -1]:
                 progress(f"round {number + 1} of {rounds}: {figure} of {side.name}")
                 beside = figure is Figure.DECODE and side is sides[0]
-                found.awake += rest([process.pid for process in (*sides, meter) if process.pid is not None])
+                if (cores := rest(pids)) is not None:
+                    found.awake.append(cores)
                 before = _bandwidth(meter, found.step_bytes) if beside else 0.0
-                _once(found, [*sides, meter], side, figure, seed)
+                _once(found, pids, side, figure, seed)
                 if beside:
                     found.bandwidth.append((before + _bandwidth(meter, found.step_bytes)) / 2)
     return found
@@ -105,26 +107,26 @@ def can_answer(side: Side, figure: Figure) -> bool:
     return not (side.name == OPENVINO and figure is Figure.BATCH)
 
 
-def _once(found: Samples, processes: Sequence[Side], side: Side, figure: Figure, seed: int) -> None:
-    """One measurement."""
-    clock = UsageClock([process.pid for process in processes if process.pid is not None], side.pid)
+def _once(found: Samples, pids: Sequence[int], side: Side, figure: Figure, seed: int) -> None:
+    """One measurement. pids: of all sides' processes."""
+    clock = UsageClock(pids, side.pid)
     value = value_of(figure, side.ask(replace(ASKS[figure], seed=seed)))
     if (usage := clock.read()) is not None:
         found.usage.setdefault(side.name, []).append(usage)
     found.values[figure][side.name].append(value)
 
 
-def rest(pids: Sequence[int]) -> list[float]:
-    """Wait until these processes sleep. If one never does: what they still used of a core in the last moment."""
+def rest(pids: Sequence[int]) -> float | None:
+    """Wait until these processes sleep. If one never does: the cores that they still used in the last moment."""
     end = time.monotonic() + LONGEST_REST_SECONDS
     while True:
         clock = UsageClock(pids, None)
         time.sleep(REST_SECONDS)
         usage = clock.read()
         if usage is None or usage.idle <= AWAKE_CORES:
-            return []
+            return None
         if time.monotonic() > end:
-            return [usage.idle]
+            return usage.idle
 
 
 def _bandwidth(meter: Worker, size: int) -> float:
