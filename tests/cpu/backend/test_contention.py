@@ -7,16 +7,14 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-import subprocess
-import sys
 import textwrap
 import time
-from pathlib import Path
 
 import pytest
 import torch
 import triton
 import triton.language as tl
+from alone import alone
 
 from runtime.cpu import pool, toolchain
 
@@ -53,17 +51,6 @@ def native() -> ctypes.CDLL:
     library = pool.load_object("contention", toolchain._build(SOURCE, "contention", flags, []))
     library.rested.restype = ctypes.c_double
     return library
-
-
-def alone(code: str, timeout: float = 60) -> str:
-    """Output of Python code that runs in a new process, with this file's folder to import from."""
-    path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[3])])
-    env = os.environ | {"PYTHONPATH": path}
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], env=env, capture_output=True, text=True, timeout=timeout
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
 
 
 @needs_two
